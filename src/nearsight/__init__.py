@@ -1,0 +1,1 @@
+"""Nearsight: vision transformers that look close first."""

@@ -1,0 +1,369 @@
+"""From spec to model: one backbone for all families, under timm's contract."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from timm.layers import DropPath
+from timm.models import register_notrace_module
+from timm.models._features import feature_take_indices
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..lattice import Grid, image
+from ..parts.norm import make_norm
+from ..parts.slots import EmbedModule, Site, TokenModule
+from .spec import BackboneSpec, Layer, Stage
+
+
+class Block(nn.Module):
+    """`x = x + mixer(norm(x)); x = x + ffn(norm(x))`, or with the norms behind the parts."""
+
+    def __init__(self, site: Site, layer: Layer, post_norm: bool, drop_path: float):
+        super().__init__()
+        self.post_norm = post_norm
+        self.norm1 = make_norm(site.norm, site.dim, site.eps) if layer.mixer and layer.mixer.normed else nn.Identity()
+        self.mixer = layer.mixer.build(site, layer.qkv) if layer.mixer else None
+        self.norm2 = make_norm(site.norm, site.dim, site.eps) if layer.ffn.normed else nn.Identity()
+        self.ffn = layer.ffn.build(site)
+        self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
+        self.drop_path2 = DropPath(drop_path) if drop_path and layer.ffn.drops else nn.Identity()
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        if self.mixer is not None:
+            tokens = tokens + self.drop_path1(self._branch(self.mixer, self.norm1, tokens, grid))
+        return tokens + self.drop_path2(self._branch(self.ffn, self.norm2, tokens, grid))
+
+    def _branch(self, part: TokenModule, norm: nn.Module, tokens: Tensor, grid: Grid) -> Tensor:
+        return norm(part(tokens, grid)) if self.post_norm else part(norm(tokens), grid)
+
+
+@register_notrace_module
+class StageModule(nn.Module):
+    """Merge, auxiliary tokens, positions, then the blocks."""
+
+    def __init__(self, stage: Stage, in_dim: int, grid: Grid, eps: float, drop_paths: Sequence[float]):
+        super().__init__()
+        self.grad_checkpointing = False
+        before = Site(stage.dim, Grid(grid.height, grid.width, grid.aux - stage.aux))
+        self.merge = stage.merge.build(before, in_dim) if stage.merge else None
+        self.aux_tokens = nn.Parameter(torch.zeros(1, stage.aux, stage.dim)) if stage.aux else None
+        self.position = stage.position.build(stage.dim, grid) if stage.position else None
+        site = Site(stage.dim, grid, stage.norm, eps)
+        layers = list(zip(stage.layers(), drop_paths, strict=True))
+        self.blocks = nn.ModuleList(Block(site, layer, stage.post_norm, rate) for layer, rate in layers)
+        inner = stage.inner
+        self.inner = nn.ModuleList(inner.build(stage.dim, eps, rate) for _, rate in layers) if inner else None
+
+    def enter(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+        """What happens before the first block."""
+        if self.merge is not None:
+            tokens, grid = self.merge(tokens, grid)
+        if self.aux_tokens is not None:
+            tokens = torch.cat((self.aux_tokens.expand(len(tokens), -1, -1), tokens), dim=1)
+            grid = Grid(grid.height, grid.width, grid.aux + self.aux_tokens.shape[1])
+        if self.position is not None:
+            tokens = self.position(tokens, grid)
+        return tokens, grid
+
+    def run(self, tokens: Tensor, grid: Grid, pixels: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Tokens (and pixel tokens) behind each block."""
+        for index, block in enumerate(self.blocks):
+            if self.inner is not None:
+                tokens, pixels = self._call(self.inner[index], tokens, pixels, grid)
+            tokens = self._call(block, tokens, grid)
+            yield tokens, pixels
+
+    def _call(self, module: nn.Module, *inputs: Any) -> Any:
+        if self.grad_checkpointing and torch.is_grad_enabled():
+            return checkpoint(module, *inputs, use_reentrant=False)
+        return module(*inputs)
+
+    def forward(self, tokens: Tensor, grid: Grid, pixels: Tensor | None) -> tuple[Tensor, Grid, Tensor | None]:
+        tokens, grid = self.enter(tokens, grid)
+        for tokens, pixels in self.run(tokens, grid, pixels):
+            pass
+        return tokens, grid, pixels
+
+
+class Backbone(nn.Module):
+    """A vision transformer built from a spec: embed, stages, norm, head.
+
+    Models with auxiliary tokens are token models: `forward_features` returns `[B, aux + N, C]`. The others return the
+    last map `[B, C, H, W]`. Any height and width from the stride up is taken, from call to call.
+
+    Args:
+        spec: What to build.
+        img_size: Size that positions and windows are made for; None takes the spec's.
+        in_chans: Channels of the images.
+        num_classes: Outputs of the head; 0 for none.
+        global_pool: timm's name of the pooling: `token`, `avg`, `all`, or `` for none; None takes the spec's.
+        drop_rate: Dropout in front of the head.
+        drop_path_rate: Stochastic depth; None takes the spec's.
+
+    Example:
+        >>> from nearsight.models.lit import SPECS
+        >>> model = Backbone(SPECS["lit_nano"], num_classes=10)
+        >>> model(torch.randn(2, 3, 45, 32)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        spec: BackboneSpec,
+        *,
+        img_size: int | tuple[int, int] | None = None,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: str | None = None,
+        drop_rate: float = 0.0,
+        drop_path_rate: float | None = None,
+    ):
+        super().__init__()
+        spec.check()
+        self.spec = spec
+        self.img_size = pair(img_size or spec.img_size)
+        self.in_chans = in_chans
+        self.num_classes = num_classes
+        self.global_pool = _pool_name(spec, global_pool)
+        self.num_prefix_tokens = spec.aux
+        self.drop_path_rate = spec.drop_path if drop_path_rate is None else drop_path_rate
+
+        self.embed: EmbedModule = register_notrace(spec.embed.build(spec.stages[0].dim, in_chans, self.img_size))
+        self.stages = nn.ModuleList(self._make_stages())
+        width = spec.stages[-1].dim
+        self.norm = nn.LayerNorm(width, eps=spec.eps)
+        self.neck = Neck(width, spec.neck) if spec.neck else nn.Identity()
+        self.num_features = self.embed_dim = self.head_hidden_size = spec.neck or width
+        self.head_drop = nn.Dropout(drop_rate)
+        self.head = self._make_head(spec.distilled)
+        self.feature_info = self._feature_info()
+        self.init_weights()
+
+    def _make_stages(self) -> Iterator[StageModule]:
+        spec = self.spec
+        depth = sum(stage.depth for stage in spec.stages)
+        rates = iter([self.drop_path_rate * index / max(depth - 1, 1) for index in range(depth)])
+        stride, in_dim, aux = spec.embed.stride, spec.stages[0].dim, 0
+        for stage in spec.stages:
+            aux += stage.aux
+            grid = Grid(-(-self.img_size[0] // stride), -(-self.img_size[1] // stride), aux)
+            yield StageModule(stage, in_dim, grid, spec.eps, [next(rates) for _ in range(stage.depth)])
+            stride, in_dim = stride * 2, stage.dim
+
+    def _make_head(self, distilled: bool, **kwargs: Any) -> nn.Module:
+        def linear() -> nn.Module:
+            if not self.num_classes:
+                return nn.Identity()
+            return nn.Linear(self.num_features, self.num_classes, **kwargs)
+
+        self.head_dist = linear() if distilled else None
+        return linear()
+
+    def _feature_info(self) -> list[dict[str, Any]]:
+        spec = self.spec
+        if len(spec.stages) == 1:
+            stage = spec.stages[0]
+            row = {"num_chs": stage.dim, "reduction": spec.embed.stride}
+            return [row | {"module": f"stages.0.blocks.{index}"} for index in range(stage.depth)]
+        rows = zip(spec.stages, spec.strides, strict=True)
+        return [{"num_chs": s.dim, "reduction": r, "module": f"stages.{i}"} for i, (s, r) in enumerate(rows)]
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Linear layers and tokens from a normal distribution of std 0.02, biases 0; convolutions keep their default."""
+        for module in self.modules():
+            if type(module) is nn.Linear:
+                nn.init.normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, StageModule) and module.aux_tokens is not None:
+                nn.init.normal_(module.aux_tokens, std=0.02)
+            elif isinstance(module, Block) and module.post_norm:
+                for norm in (module.norm1, module.norm2):
+                    nn.init.zeros_(norm.weight)
+
+    # The contract of a timm model
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Images `[B, C, H, W]` to normed tokens `[B, aux + N, C]`, or to the map `[B, C, H, W]` without aux tokens."""
+        tokens, grid, pixels = self.embed(images)
+        for stage in self.stages:
+            tokens, grid, pixels = stage(tokens, grid, pixels)
+        return self._finish(tokens, grid)
+
+    def _finish(self, tokens: Tensor, grid: Grid) -> Tensor:
+        tokens = self.neck(self.norm(tokens))
+        return tokens if self.num_prefix_tokens else image(tokens, grid)
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Pool what `forward_features` returned, and classify it: `[B, num_classes]`."""
+        if self.head_dist is not None and self.global_pool == "token":
+            both = self.head_drop(features[:, 0]), self.head_drop(features[:, 1])
+            if pre_logits:
+                return (both[0] + both[1]) / 2
+            return self._join(self.head(both[0]), self.head_dist(both[1]))
+        pooled = self.head_drop(self._pool(features))
+        return pooled if pre_logits else self.head(pooled)
+
+    def _join(self, by_class: Tensor, by_teacher: Tensor) -> Any:
+        distilling = self.training and getattr(self, "distilled_training", False)
+        return (by_class, by_teacher) if distilling else (by_class + by_teacher) / 2
+
+    def _pool(self, features: Tensor) -> Tensor:
+        if self.global_pool == "":
+            return features
+        if self.num_prefix_tokens == 0:
+            return features.mean(dim=(2, 3))
+        if self.global_pool == "token":
+            return features[:, 0]
+        return features.mean(dim=1) if self.global_pool == "all" else features[:, self.num_prefix_tokens :].mean(dim=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images `[B, C, H, W]` to logits `[B, num_classes]`."""
+        return self.forward_head(self.forward_features(images))
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Any:
+        """Maps behind chosen blocks (one stage) or stages (several), and the final features.
+
+        Args:
+            x: Images `[B, C, H, W]`.
+            indices: Which rows of `feature_info`: a list, the last n, or all.
+            return_prefix_tokens: Return pairs of map and auxiliary tokens.
+            norm: Apply the last norm (to every block's map; of several stages only to the last one's).
+            stop_early: Do not run past the last map asked for.
+            output_fmt: `NCHW` or `NLC`.
+            intermediates_only: Return the maps alone.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"output_fmt={output_fmt!r} is not known; use NCHW or NLC.")
+        wanted, last = feature_take_indices(len(self.feature_info), indices)
+        maps = []
+        tokens, grid, pixels = self.embed(x)
+        single = len(self.spec.stages) == 1
+        stages = self.stages if not stop_early or single else self.stages[: last + 1]
+        for number, stage in enumerate(stages):
+            tokens, grid = stage.enter(tokens, grid)
+            for index, (tokens, pixels) in enumerate(stage.run(tokens, grid, pixels)):
+                if single and index in wanted:
+                    maps.append(self._as_map(tokens, grid, norm, output_fmt, return_prefix_tokens))
+                if single and stop_early and index == last:
+                    break
+            if not single and number in wanted:
+                final = norm and number == len(self.spec.stages) - 1
+                maps.append(self._as_map(tokens, grid, final, output_fmt, return_prefix_tokens))
+        return maps if intermediates_only else (self._finish(tokens, grid), maps)
+
+    def _as_map(self, tokens: Tensor, grid: Grid, norm: bool, output_fmt: str, with_prefix: bool) -> Any:
+        tokens = self.norm(tokens) if norm else tokens
+        prefix = tokens[:, : grid.aux]
+        patches = image(tokens, grid).contiguous() if output_fmt == "NCHW" else tokens[:, grid.aux :]
+        return (patches, prefix) if with_prefix else patches
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drop what comes behind the last map asked for; returns the indices kept."""
+        wanted, last = feature_take_indices(len(self.feature_info), indices)
+        if len(self.spec.stages) == 1:
+            stage = self.stages[0]
+            stage.blocks = stage.blocks[: last + 1]
+            stage.inner = stage.inner[: last + 1] if stage.inner is not None else None
+        else:
+            self.stages = self.stages[: last + 1]
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.neck = nn.Identity()
+            self.reset_classifier(0, "")
+        return wanted
+
+    def get_classifier(self) -> Any:
+        """The head, or both heads of a distilled model."""
+        return self.head if self.head_dist is None else (self.head, self.head_dist)
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """A fresh head for another number of classes, on the same device and in the same type."""
+        self.num_classes = num_classes
+        if global_pool is not None:
+            self.global_pool = _pool_name(self.spec, global_pool)
+        like = next(self.parameters())
+        self.head = self._make_head(self.head_dist is not None, device=like.device, dtype=like.dtype)
+        for head in (self.head, self.head_dist):
+            if isinstance(head, nn.Linear):
+                nn.init.normal_(head.weight, std=0.02)
+                nn.init.zeros_(head.bias)
+                head.train(self.training)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Trade time for memory in training: keep only what stands between blocks."""
+        for stage in self.stages:
+            stage.grad_checkpointing = enable
+
+    def set_distilled_training(self, enable: bool = True) -> None:
+        """In training mode, return the answers of both heads instead of their mean."""
+        self.distilled_training = enable
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of positions, auxiliary tokens and relative-bias tables, which are not decayed."""
+        endings = ("aux_tokens", "position.table", "embed.position", ".table", "logit_scale")
+        return {name for name, _ in self.named_parameters() if name.endswith(endings)}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Groups of parameters from input to output, for layer-wise learning rates."""
+        if coarse:
+            return {"stem": r"^embed|^stages\.0\.(aux_tokens|position)", "blocks": r"^stages\.(\d+)"}
+        return {
+            "stem": r"^embed|^stages\.0\.(aux_tokens|position)",
+            "blocks": [
+                (r"^stages\.(\d+)\.(?:blocks|inner)\.(\d+)", None),
+                (r"^stages\.(\d+)\.(?:merge|aux_tokens|position)", (0,)),
+                (r"^norm|^neck", (99999,)),
+            ],
+        }
+
+
+class Neck(nn.Module):
+    """LightViT's layer between the last norm and the pooling: linear, layer norm, GELU on every token."""
+
+    def __init__(self, in_dim: int, dim: int):
+        super().__init__()
+        self.proj = nn.Linear(in_dim, dim)
+        self.norm = nn.LayerNorm(dim)
+        self.act = nn.GELU()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.act(self.norm(self.proj(tokens)))
+
+
+def register_notrace(module: EmbedModule) -> EmbedModule:
+    """Let torch.fx treat the embedding as one node: its grid follows the image."""
+    register_notrace_module(type(module))
+    return module
+
+
+def pair(size: int | Sequence[int]) -> tuple[int, int]:
+    """Height and width from one number or two."""
+    if isinstance(size, int):
+        return size, size
+    height, width = size
+    return height, width
+
+
+def _pool_name(spec: BackboneSpec, given: str | None) -> str:
+    names = {"token": "token", "mean": "avg", "all": "all"}
+    pool = names[spec.pool] if given is None else given
+    if pool not in ("token", "avg", "all", ""):
+        raise ValueError(f"global_pool={given!r} is not known; use token, avg, all or ''.")
+    if pool == "token" and not spec.aux:
+        raise ValueError("global_pool='token' needs a model with auxiliary tokens; use avg.")
+    return pool

@@ -1,0 +1,87 @@
+"""Entry points: each row of a family's table becomes a model that timm can create by name."""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from torch import nn
+
+from .backbone import Backbone, pair
+from .options import apply_options
+from .spec import BackboneSpec
+
+MODELS: dict[str, BackboneSpec] = {}
+
+
+def register(module: str, specs: Mapping[str, BackboneSpec]) -> None:
+    """Register a family's table with timm, under the names of its rows."""
+    MODELS.update(specs)
+    setattr(sys.modules[module], "default_cfgs", generate_default_cfgs({n: describe(s) for n, s in specs.items()}))
+    for name in specs:
+        register_model(entry_point(name, module))
+
+
+def describe(spec: BackboneSpec, img_size: int | tuple[int, int] | None = None, in_chans: int = 3) -> dict[str, Any]:
+    """timm's description of a model: input, normalisation, names of the first layer and of the classifier."""
+    height, width = pair(img_size or spec.img_size)
+    stride = spec.strides[-1]
+    return {
+        "num_classes": 1000,
+        "input_size": (in_chans, height, width),
+        "pool_size": None if spec.aux else (-(-height // stride), -(-width // stride)),
+        "min_input_size": (in_chans, stride, stride),
+        "crop_pct": 0.875 if height > 64 else 1.0,
+        "interpolation": "bicubic",
+        "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD,
+        "first_conv": spec.embed.first_conv,
+        "classifier": ("head", "head_dist") if spec.distilled else "head",
+    }
+
+
+def entry_point(name: str, module: str) -> Callable[..., nn.Module]:
+    """A function that creates the model `name`, in the form that timm's registry takes."""
+
+    def create(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        return create_from_spec(name, MODELS[name], pretrained, **kwargs)
+
+    create.__name__ = create.__qualname__ = name
+    create.__module__ = module
+    create.__doc__ = f"The model `{name}` of `{module}`."
+    return create
+
+
+def create_from_spec(name: str, spec: BackboneSpec, pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """Build a spec through timm, so that `features_only`, `pretrained_cfg` and the like work."""
+    reserved = {"img_size", "in_chans", "num_classes", "global_pool", "drop_rate", "drop_path_rate", "device", "dtype"}
+    of_timm = {"features_only", "feature_cls", "feature_cfg", "out_indices", "pretrained_cfg", "pretrained_cfg_overlay"}
+    of_timm |= {"cache_dir", "pretrained_strict", "output_fmt", "pretrained_filter_fn", "pretrained_custom_load"}
+    options = {key: kwargs.pop(key) for key in list(kwargs) if key not in reserved | of_timm}
+    spec = apply_options(name, spec, {key: value for key, value in options.items() if value is not None})
+    overlay = describe(spec, kwargs.get("img_size"), kwargs.get("in_chans") or 3)
+    overlay["num_classes"] = kwargs.get("num_classes", 1000)
+    levels = len(spec.stages)
+    return build_model_with_cfg(
+        partial(make_backbone, spec),
+        name,
+        pretrained,
+        feature_cfg={"out_indices": 3 if levels == 1 else tuple(range(levels)), "feature_cls": "getter"},
+        pretrained_cfg_overlay=overlay | (kwargs.pop("pretrained_cfg_overlay", None) or {}),
+        **kwargs,
+    )
+
+
+def make_backbone(
+    spec: BackboneSpec,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    **settings: Any,
+) -> Backbone:
+    """A backbone on a device and in a type."""
+    with torch.device(device or torch.get_default_device()):
+        model = Backbone(spec, **settings)
+    return model.to(dtype=dtype) if dtype else model

@@ -1,0 +1,154 @@
+"""A model as a value: which part fills each slot of each stage, and how that value is written to and read from JSON."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal
+
+from .. import parts
+from ..parts import Learned, LinearQkv, Mlp, PixelTransformer, Sinusoid
+from ..parts.slots import Embed, Ffn, Merge, Mixer, Qkv
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What fills the slots of one block."""
+
+    mixer: Mixer | None
+    qkv: Qkv
+    ffn: Ffn
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Blocks of one width on one grid. A slot holds a part for all layers, or a tuple with one part per layer.
+
+    Attributes:
+        dim: Width of the tokens.
+        depth: Number of blocks.
+        mixer: Exchange between positions, or None: the block is its feed-forward part alone.
+        ffn: Exchange between channels.
+        qkv: What feeds an attention mixer.
+        merge: Down-sampling at the entry; None in the first stage.
+        aux: Learned auxiliary tokens that join at the entry, in front of those that came along.
+        position: Absolute positions added at the entry.
+        inner: Inner transformer in front of each block (TNT).
+        norm: Normalisation of the blocks.
+        post_norm: Normalise what a part returns instead of what it gets (Swin v2).
+    """
+
+    dim: int
+    depth: int
+    mixer: Mixer | None | tuple[Mixer | None, ...]
+    ffn: Ffn | tuple[Ffn, ...] = Mlp()
+    qkv: Qkv | tuple[Qkv, ...] = LinearQkv()
+    merge: Merge | None = None
+    aux: int = 0
+    position: Learned | Sinusoid | None = None
+    inner: PixelTransformer | None = None
+    norm: str = "layer"
+    post_norm: bool = False
+
+    def layers(self) -> Iterator[Layer]:
+        """The parts of each block."""
+        for index in range(self.depth):
+            yield Layer(*(self._part(slot, index) for slot in (self.mixer, self.qkv, self.ffn)))
+
+    def _part(self, slot: Any, index: int) -> Any:
+        return slot[index] if isinstance(slot, tuple) else slot
+
+
+@dataclass(frozen=True)
+class BackboneSpec:
+    """A whole model.
+
+    Attributes:
+        embed: From image to tokens.
+        stages: The stages, fine to coarse.
+        family: Which family file it comes from.
+        eps: Epsilon of the blocks' norms and of the last norm.
+        pool: What the head looks at: the first token (`token`), the mean of the patch tokens (`mean`) or of all (`all`).
+        neck: Width of a layer between the last norm and the pooling (LightViT), or None.
+        distilled: A second head on the second auxiliary token; the answers are averaged.
+        drop_path: Default rate of stochastic depth, growing linearly over the depth.
+        img_size: Height and width in pixels that the model is made for.
+    """
+
+    embed: Embed
+    stages: tuple[Stage, ...]
+    family: str
+    eps: float = 1e-6
+    pool: Literal["token", "mean", "all"] = "token"
+    neck: int | None = None
+    distilled: bool = False
+    drop_path: float = 0.1
+    img_size: int | tuple[int, int] = 224
+
+    @property
+    def aux(self) -> int:
+        """Auxiliary tokens at the end."""
+        return sum(stage.aux for stage in self.stages)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Pixels between neighbouring tokens, per stage."""
+        return tuple(self.embed.stride * 2**index for index in range(len(self.stages)))
+
+    def check(self) -> None:
+        """Refuse combinations that have no meaning, with a sentence that says why."""
+        aux = 0
+        for number, stage in enumerate(self.stages, 1):
+            aux += stage.aux
+            if (stage.merge is None) != (number == 1):
+                raise ValueError(f"Stage {number} must {'not ' if number == 1 else ''}have a merge part.")
+            for layer in stage.layers():
+                self._check_layer(layer, number, aux)
+        if self.pool == "token" and aux < 1 + self.distilled:
+            raise ValueError("The head reads an auxiliary token but the model has none; use pool='mean'.")
+
+    def _check_layer(self, layer: Layer, number: int, aux: int) -> None:
+        name = type(layer.mixer).__name__
+        if layer.mixer is not None and aux and not layer.mixer.carries_aux:
+            raise ValueError(
+                f"{name} in stage {number} has no place for the {aux} auxiliary token(s) of this model; "
+                "use Global or GatherBroadcast there, or build the model with aux=0 and pool='mean'."
+            )
+        if layer.qkv != LinearQkv(getattr(layer.qkv, "bias", True)) and not getattr(layer.mixer, "fed_by_qkv", False):
+            reason = "there is no mixer" if layer.mixer is None else f"{name} makes no queries, keys and values from one map"
+            raise ValueError(f"{type(layer.qkv).__name__} has no place in stage {number}: {reason}.")
+
+
+def alternate(part: Any, depth: int) -> tuple[Any, ...]:
+    """`depth` copies of a windowed part, every second one shifted."""
+    return tuple(replace(part, shifted=index % 2 == 1) for index in range(depth))
+
+
+SPEC_TYPES = {cls.__name__: cls for cls in (BackboneSpec, Stage, *(getattr(parts, name) for name in parts.__all__))}
+
+
+def to_json(value: Any) -> Any:
+    """A spec, stage or part as plain JSON values.
+
+    Example:
+        >>> to_json(Mlp(ratio=2.0))
+        {'type': 'Mlp', 'ratio': 2.0, 'act': 'gelu'}
+    """
+    if is_dataclass(value):
+        return {"type": type(value).__name__} | {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
+    return [to_json(v) for v in value] if isinstance(value, tuple) else value
+
+
+def from_json(value: Any) -> Any:
+    """Undo `to_json`; only the types of this library can come out."""
+    if isinstance(value, list):
+        return tuple(from_json(v) for v in value)
+    if not isinstance(value, Mapping):
+        return value
+    name = value.get("type")
+    if name not in SPEC_TYPES:
+        raise ValueError(f"A model description names the type {name!r}, which Nearsight does not have.")
+    kind = SPEC_TYPES[name]
+    known = {f.name for f in fields(kind)}
+    given = {key: from_json(v) for key, v in value.items() if key != "type"}
+    if unknown := sorted(given.keys() - known):
+        raise ValueError(f"A model description gives {name} the unknown field {unknown[0]!r}; it has {', '.join(sorted(known))}.")
+    return kind(**given)

@@ -1,0 +1,1 @@
+"""Numeric kernels as plain functions."""

@@ -1,0 +1,54 @@
+"""Relative positions: which table entry belongs to which pair of positions, and how a table changes its size."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def relative_index(height: int, width: int, device: torch.device | None = None) -> Tensor:
+    """Index `[H*W, H*W]` into a table of `(2H-1) * (2W-1)` offsets, row-major, query minus key.
+
+    Example:
+        >>> relative_index(1, 2).tolist()
+        [[1, 0], [2, 1]]
+    """
+    rows = torch.arange(height, device=device).repeat_interleave(width)
+    columns = torch.arange(width, device=device).repeat(height)
+    down = rows[:, None] - rows[None, :] + height - 1
+    right = columns[:, None] - columns[None, :] + width - 1
+    return down * (2 * width - 1) + right
+
+
+def pairwise_bias(table: Tensor, height: int, width: int) -> Tensor:
+    """Spread a table `[(2H-1)(2W-1), heads]` over all pairs of positions: `[heads, H*W, H*W]`."""
+    index = relative_index(height, width, table.device)
+    return table[index.flatten()].view(*index.shape, -1).permute(2, 0, 1)
+
+
+def resize_relative_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """Resize a table over `(2H-1, 2W-1)` offsets from one map size to another, bicubic: `[offsets, heads]`."""
+    if old == new:
+        return table
+    spread = table.view(2 * old[0] - 1, 2 * old[1] - 1, -1).permute(2, 0, 1)[None].float()
+    size = (2 * new[0] - 1, 2 * new[1] - 1)
+    spread = F.interpolate(spread, size=size, mode="bicubic", align_corners=False)
+    return spread[0].permute(1, 2, 0).flatten(0, 1).to(table.dtype)
+
+
+def log_spaced_offsets(size: int, device: torch.device | None = None) -> Tensor:
+    """Offsets inside a `size` x `size` window on SwinV2's logarithmic scale: `[(2*size-1)**2, 2]`."""
+    span = torch.arange(1 - size, size, device=device, dtype=torch.float32) * 8 / max(size - 1, 1)
+    span = span.sign() * torch.log2(span.abs() + 1) / 3  # log2(8) = 3
+    return torch.stack(torch.meshgrid(span, span, indexing="ij"), dim=-1).flatten(0, 1)
+
+
+def shift_mask(height: int, width: int, size: int, shift: tuple[int, int], device: torch.device | None) -> Tensor:
+    """Which pairs inside a cyclically shifted window were neighbours before the shift: bool `[windows, size**2, size**2]`."""
+
+    def region(length: int, offset: int) -> Tensor:
+        place = torch.arange(length, device=device)
+        return (place >= length - size).int() + (place >= length - offset).int() if offset else place * 0
+
+    regions = region(height, shift[0])[:, None] * 3 + region(width, shift[1])[None, :]
+    regions = regions.view(height // size, size, width // size, size).transpose(1, 2).reshape(-1, size * size)
+    return regions[:, None, :] == regions[:, :, None]

@@ -1,0 +1,43 @@
+"""What fills a slot: frozen values that say what to build, and the modules they build."""
+
+from .attention import Global, SpatialReduction, Window
+from .depthwise import DepthWise
+from .embed import ConvStem, Patchify
+from .feedforward import BiGate, DepthwiseThen, LocalityFfn, Mlp
+from .gather import GatherBroadcast
+from .local_mlp import LocalMlp
+from .merge import ConcatMerge, ConvMerge, DeformableMerge, ResidualMerge
+from .pixels import PixelEmbed, PixelTransformer
+from .position import Learned, Sinusoid
+from .qkv import Life, LinearQkv
+from .sliding import Sliding
+from .squeeze import Squeezed
+from .tokens_to_token import TokensToToken
+
+__all__ = [
+    "BiGate",
+    "ConcatMerge",
+    "ConvMerge",
+    "ConvStem",
+    "DeformableMerge",
+    "DepthWise",
+    "DepthwiseThen",
+    "GatherBroadcast",
+    "Global",
+    "Learned",
+    "Life",
+    "LinearQkv",
+    "LocalMlp",
+    "LocalityFfn",
+    "Mlp",
+    "Patchify",
+    "PixelEmbed",
+    "PixelTransformer",
+    "ResidualMerge",
+    "Sinusoid",
+    "Sliding",
+    "SpatialReduction",
+    "Squeezed",
+    "TokensToToken",
+    "Window",
+]

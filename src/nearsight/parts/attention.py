@@ -1,0 +1,227 @@
+"""Attention as a mixer: global, in (shifted) windows, and with spatially reduced keys."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..lattice import Grid, lattice, pad_to_multiple, sequence, unwindow, windows, with_aux
+from ..ops.relative import log_spaced_offsets, pairwise_bias, resize_relative_table, shift_mask
+from .slots import Mixer, Qkv, Site, TokenModule
+
+
+def split_heads(tokens: Tensor, heads: int) -> Tensor:
+    """`[B, N, h*d]` to `[B, h, N, d]`, a view."""
+    return tokens.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def join_heads(tokens: Tensor) -> Tensor:
+    """`[B, h, N, d]` to `[B, N, h*d]`."""
+    return tokens.transpose(1, 2).flatten(2)
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Refuse a number of heads that does not divide the width of queries, keys and values."""
+    if width % heads:
+        raise ValueError(f"{heads} heads do not divide a width of {width}; choose heads that do.")
+
+
+def bias_table(offsets: int, heads: int) -> nn.Parameter:
+    """A learned bias `[offsets, heads]` per relative position."""
+    return nn.Parameter(nn.init.trunc_normal_(torch.empty(offsets, heads), std=0.02))
+
+
+@dataclass(frozen=True)
+class Global(Mixer):
+    """Every token attends to every token.
+
+    Attributes:
+        heads: Attention heads.
+        relative: Learned bias per relative position over the whole map (LIT-S, M, B).
+    """
+
+    fed_by_qkv: ClassVar[bool] = True
+    carries_aux: ClassVar[bool] = True
+
+    heads: int = 3
+    relative: bool = False
+
+    def build(self, site: Site, qkv: Qkv) -> TokenModule:
+        return GlobalModule(site, self, qkv)
+
+
+class GlobalModule(TokenModule):
+    """`proj(softmax(q k / sqrt(d) + bias) v)`."""
+
+    def __init__(self, site: Site, part: Global, qkv: Qkv):
+        super().__init__()
+        self.heads = part.heads
+        self.qkv = qkv.build(site, part.heads)
+        check_heads(self.qkv.width, part.heads)
+        self.map_size = (site.grid.height, site.grid.width)
+        offsets = (2 * self.map_size[0] - 1) * (2 * self.map_size[1] - 1)
+        self.table = bias_table(offsets, part.heads) if part.relative else None
+        self.proj = nn.Linear(self.qkv.width, site.dim)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        queries, keys, values = (split_heads(t, self.heads) for t in self.qkv(tokens, grid))
+        mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=self.bias(grid))
+        return self.proj(join_heads(mixed))
+
+    def bias(self, grid: Grid) -> Tensor | None:
+        """Relative bias `[h, N, N]` on this grid; zero for auxiliary tokens."""
+        if self.table is None:
+            return None
+        size = (grid.height, grid.width)
+        bias = pairwise_bias(resize_relative_table(self.table, self.map_size, size), *size)
+        return F.pad(bias, (grid.aux, 0, grid.aux, 0)) if grid.aux else bias
+
+
+@dataclass(frozen=True)
+class Window(Mixer):
+    """Tokens attend inside windows, every other block inside shifted ones (Swin, Swin v2).
+
+    The qkv part runs inside each window, so that LIFE sees zeros at a window's border as in its release. A map that
+    the window does not divide is padded with zeros at the bottom and on the right.
+
+    Attributes:
+        heads: Attention heads.
+        window: Side of the window; a model made for smaller maps has windows as large as the map.
+        shifted: Move the windows by half their side.
+        cosine: Swin v2: cosine similarity with a learned temperature, and a bias from a small network over offsets.
+        relative: Learned bias per relative position (without `cosine`).
+    """
+
+    fed_by_qkv: ClassVar[bool] = True
+
+    heads: int = 3
+    window: int = 7
+    shifted: bool = False
+    cosine: bool = False
+    relative: bool = True
+
+    def build(self, site: Site, qkv: Qkv) -> TokenModule:
+        return WindowModule(site, self, qkv)
+
+
+class WindowModule(TokenModule):
+    """Attention inside windows of `size` x `size` tokens."""
+
+    def __init__(self, site: Site, part: Window, qkv: Qkv):
+        super().__init__()
+        self.heads = part.heads
+        self.size = min(part.window, site.grid.height, site.grid.width)
+        self.shifted = part.shifted
+        self.qkv = qkv.build(Site(site.dim, Grid(self.size, self.size), site.norm, site.eps), part.heads)
+        check_heads(self.qkv.width, part.heads)
+        self.proj = nn.Linear(self.qkv.width, site.dim)
+        self.similarity = CosineSimilarity(part.heads) if part.cosine else None
+        relative = part.relative and not part.cosine
+        self.table = bias_table((2 * self.size - 1) ** 2, part.heads) if relative else None
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        field = pad_to_multiple(lattice(tokens, grid), self.size)  # [B, H', W', C]
+        height, width = field.shape[1:3]
+        shift = self.shift_on(grid)
+        if any(shift):
+            field = field.roll((-shift[0], -shift[1]), dims=(1, 2))
+        pieces = windows(field, self.size)  # [B * windows, size**2, C]
+        pieces = self.attend(pieces, self.mask(height, width, shift, pieces))
+        field = unwindow(pieces, self.size, height, width)
+        if any(shift):
+            field = field.roll(shift, dims=(1, 2))
+        return self.proj(field[:, : grid.height, : grid.width].flatten(1, 2))
+
+    def shift_on(self, grid: Grid) -> tuple[int, int]:
+        """How far the windows move down and right on this grid; a side that fits in one window does not move."""
+        half = self.size // 2 if self.shifted else 0
+        return half if grid.height > self.size else 0, half if grid.width > self.size else 0
+
+    def attend(self, pieces: Tensor, mask: Tensor | None) -> Tensor:
+        """Attention inside each window: `[B * windows, size**2, C]` to the same with the width of the values."""
+        queries, keys, values = (split_heads(t, self.heads) for t in self.qkv(pieces, Grid(self.size, self.size)))
+        if self.similarity is None:
+            return join_heads(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask))
+        queries, keys = self.similarity.scale(queries, keys)
+        return join_heads(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=1.0))
+
+    def mask(self, height: int, width: int, shift: tuple[int, int], pieces: Tensor) -> Tensor | None:
+        """What is added to the logits: relative bias, and minus infinity between places that only the shift joined."""
+        bias: Tensor | None = None
+        if self.similarity is not None:
+            bias = self.similarity.bias(self.size).to(pieces.dtype)[None]
+        elif self.table is not None:
+            bias = pairwise_bias(self.table, self.size, self.size)[None]  # [1, h, size**2, size**2]
+        if not any(shift):
+            return bias
+        joined = shift_mask(height, width, self.size, shift, pieces.device)[:, None]  # [windows, 1, size**2, size**2]
+        if bias is None:
+            bias = pieces.new_zeros(())
+        mask = bias.masked_fill(~joined, -torch.inf) if bias.ndim == 0 else torch.where(joined, bias, -torch.inf)
+        return mask.repeat(len(pieces) // len(mask), 1, 1, 1)
+
+
+class CosineSimilarity(nn.Module):
+    """Swin v2's logits: cosine times a learned temperature, plus a bias that a network computes from the offset."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.logit_scale = nn.Parameter(torch.full((heads, 1, 1), math.log(10)))
+        self.offset_mlp = nn.Sequential(nn.Linear(2, 512), nn.ReLU(), nn.Linear(512, heads, bias=False))
+
+    def scale(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Unit-length queries times the temperature, and unit-length keys."""
+        temperature = self.logit_scale.clamp(max=math.log(100)).exp()
+        return F.normalize(queries, dim=-1) * temperature, F.normalize(keys, dim=-1)
+
+    def bias(self, size: int) -> Tensor:
+        """Bias `[h, size**2, size**2]`."""
+        offsets = log_spaced_offsets(size, self.logit_scale.device).to(self.logit_scale.dtype)
+        return 16 * pairwise_bias(self.offset_mlp(offsets), size, size).sigmoid()
+
+
+@dataclass(frozen=True)
+class SpatialReduction(Mixer):
+    """Queries from all tokens, keys and values from a map reduced by `ratio` (PVT).
+
+    Attributes:
+        heads: Attention heads.
+        ratio: Side of the patches that are reduced to one key.
+        bias: Biases of queries, keys and values.
+    """
+
+    carries_aux: ClassVar[bool] = True
+
+    heads: int = 1
+    ratio: int = 8
+    bias: bool = True
+
+    def build(self, site: Site, qkv: Qkv) -> TokenModule:
+        return SpatialReductionModule(site.dim, self)
+
+
+class SpatialReductionModule(TokenModule):
+    """Attention to a map that a strided convolution has made smaller."""
+
+    def __init__(self, dim: int, part: SpatialReduction):
+        super().__init__()
+        check_heads(dim, part.heads)
+        self.heads = part.heads
+        self.ratio = part.ratio
+        self.q = nn.Linear(dim, dim, bias=part.bias)
+        self.kv = nn.Linear(dim, 2 * dim, bias=part.bias)
+        self.reduce = nn.Conv2d(dim, dim, part.ratio, stride=part.ratio)
+        self.norm = nn.LayerNorm(dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        field = pad_to_multiple(lattice(tokens, grid), self.ratio)
+        reduced = self.norm(sequence(self.reduce(field.permute(0, 3, 1, 2))))  # [B, N / ratio**2, C]
+        keys, values = self.kv(with_aux(tokens, reduced, grid)).chunk(2, dim=-1)
+        queries, keys, values = (split_heads(t, self.heads) for t in (self.q(tokens), keys, values))
+        return self.proj(join_heads(F.scaled_dot_product_attention(queries, keys, values)))
+
+

@@ -1,0 +1,173 @@
+"""Depth-wise convolutions as mixers: static, dynamic, inhomogeneous, and with shared weights (the dwconv paper)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..lattice import Grid, image, lattice, sequence
+from ..ops.sliding import gather_taps, same_padding
+from .norm import make_norm
+from .pointwise import Conv1x1
+from .slots import Mixer, Qkv, Site, TokenModule
+
+
+class EvenDepthwise(nn.Conv2d):
+    """Depth-wise convolution with an even kernel, padded to keep the size: one more zero behind than before."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        before, after = same_padding(self.kernel_size[0])
+        return super().forward(F.pad(input, (before, after, before, after)))
+
+
+def same_conv(dim: int, kernel: int, bias: bool = True) -> nn.Conv2d:
+    """A depth-wise convolution that keeps height and width."""
+    if kernel % 2:
+        return nn.Conv2d(dim, dim, kernel, padding=kernel // 2, groups=dim, bias=bias)
+    return EvenDepthwise(dim, dim, kernel, groups=dim, bias=bias)
+
+
+@dataclass(frozen=True)
+class DepthWise(Mixer):
+    """The block S of the dwconv paper: point-wise, depth-wise, point-wise, each normalised (section 3.1).
+
+    Attributes:
+        kernel: Side of the depth-wise kernel.
+        weights: `static`; `dynamic`, predicted once per image (homogeneous); or `inhomogeneous`, per position.
+        reduction: Bottleneck of the weight prediction.
+        channels_per_group: Channels that share a predicted weight (inhomogeneous only).
+        heads: With `share_channels`: number of channel groups that share a kernel.
+        share_channels: Share the static kernel over the channels of a head (Table 4).
+        share_positions: Share the static kernel over positions; without it there is a kernel per position (Table 4).
+        norm: Normalisation inside the block.
+    """
+
+    normed: ClassVar[bool] = False
+
+    kernel: int = 7
+    weights: Literal["static", "dynamic", "inhomogeneous"] = "static"
+    reduction: int = 4
+    channels_per_group: int = 3
+    heads: int = 1
+    share_channels: bool = False
+    share_positions: bool = True
+    norm: str = "batch"
+
+    def build(self, site: Site, qkv: Qkv) -> TokenModule:
+        return DepthWiseModule(site.dim, self.norm, self.make_spatial(site))
+
+    def make_spatial(self, site: Site) -> TokenModule:
+        """The spatial operation between the two point-wise layers."""
+        match self.weights:
+            case "dynamic":
+                return DynamicKernel(site.dim, self.kernel, self.reduction)
+            case "inhomogeneous":
+                return InhomogeneousKernel(site.dim, self.kernel, self.reduction, self.channels_per_group)
+            case "static" if self.share_channels or not self.share_positions:
+                groups = self.heads if self.share_channels else site.dim
+                return SharedKernel(site.dim, self.kernel, groups, None if self.share_positions else site.grid)
+            case "static":
+                return StaticKernel(site.dim, self.kernel)
+        raise ValueError(f"weights={self.weights!r} is not known; use static, dynamic or inhomogeneous.")
+
+
+class DepthWiseModule(TokenModule):
+    """`norm(point(relu(norm(spatial(relu(norm(point(x))))))))`."""
+
+    def __init__(self, dim: int, norm: str, spatial: TokenModule):
+        super().__init__()
+        self.point_in = Conv1x1(dim, dim, bias=False)
+        self.norm_in = make_norm(norm, dim)
+        self.spatial = spatial
+        self.norm_mid = make_norm(norm, dim)
+        self.point_out = Conv1x1(dim, dim, bias=False)
+        self.norm_out = make_norm(norm, dim)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        tokens = self.norm_in(self.point_in(tokens)).relu()
+        tokens = self.norm_mid(self.spatial(tokens, grid)).relu()
+        return self.norm_out(self.point_out(tokens))
+
+
+class StaticKernel(TokenModule):
+    """An ordinary depth-wise convolution."""
+
+    def __init__(self, dim: int, kernel: int):
+        super().__init__()
+        self.conv = same_conv(dim, kernel)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        return sequence(self.conv(image(tokens, grid)))
+
+
+class DynamicKernel(TokenModule):
+    """One depth-wise kernel per image, predicted from the mean of its tokens (homogeneous dynamic convolution)."""
+
+    def __init__(self, dim: int, kernel: int, reduction: int):
+        super().__init__()
+        self.kernel = kernel
+        self.reduce = Conv1x1(dim, dim // reduction, bias=False)
+        self.norm = nn.BatchNorm1d(dim // reduction)
+        self.predict = Conv1x1(dim // reduction, dim * kernel * kernel)
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        batch, _, dim = tokens.shape
+        kernels = self.predict(self.norm(self.reduce(tokens.mean(dim=1))).relu())  # [B, C * kernel**2]
+        kernels = kernels.view(batch * dim, 1, self.kernel, self.kernel)
+        before, after = same_padding(self.kernel)
+        padded = F.pad(image(tokens, grid), (before, after, before, after))
+        # The batch goes into the groups: every image is convolved with its own kernels.
+        mixed = F.conv2d(padded.reshape(1, batch * dim, *padded.shape[2:]), kernels, groups=batch * dim)
+        return sequence(mixed.view(batch, dim, grid.height, grid.width)) + self.bias
+
+
+class InhomogeneousKernel(TokenModule):
+    """One kernel per position and channel group, predicted from the token at that position."""
+
+    def __init__(self, dim: int, kernel: int, reduction: int, channels_per_group: int):
+        super().__init__()
+        if dim % channels_per_group:
+            raise ValueError(f"channels_per_group={channels_per_group} does not divide the width {dim}.")
+        self.kernel = kernel
+        self.groups = dim // channels_per_group
+        self.reduce = Conv1x1(dim, dim // reduction)
+        self.norm = make_norm("batch", dim // reduction)
+        self.predict = Conv1x1(dim // reduction, kernel * kernel * self.groups)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        weights = self.predict(self.norm(self.reduce(tokens)).relu())
+        weights = lattice(weights, grid).unflatten(-1, (self.groups, -1)).transpose(3, 4)  # [B, H, W, taps, G]
+        field = lattice(tokens, grid).unflatten(-1, (self.groups, -1))  # [B, H, W, G, C/G]
+        return gather_taps(field, weights.contiguous(), self.kernel).flatten(3).flatten(1, 2)
+
+
+class SharedKernel(TokenModule):
+    """Static kernels shared over the channels of a group; one for all positions, or one for each (`positions` given)."""
+
+    def __init__(self, dim: int, kernel: int, groups: int, positions: Grid | None):
+        super().__init__()
+        if dim % groups:
+            raise ValueError(f"{groups} heads do not divide the width {dim}.")
+        self.kernel = kernel
+        self.groups = groups
+        height, width = (positions.height, positions.width) if positions else (1, 1)
+        self.weight = nn.Parameter(torch.empty(1, height, width, kernel * kernel, groups))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        nn.init.uniform_(self.weight, -1 / kernel, 1 / kernel)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        field = lattice(tokens, grid).unflatten(-1, (self.groups, -1))
+        mixed = gather_taps(field, self.weights_for(grid), self.kernel)
+        return mixed.flatten(3).flatten(1, 2) + self.bias
+
+    def weights_for(self, grid: Grid) -> Tensor:
+        """The kernels on this grid: `[1, H or 1, W or 1, taps, G]`, interpolated between the trained positions."""
+        trained = tuple(self.weight.shape[1:3])
+        if trained in ((1, 1), (grid.height, grid.width)):
+            return self.weight
+        flat = self.weight.flatten(3).permute(0, 3, 1, 2)
+        flat = F.interpolate(flat, size=(grid.height, grid.width), mode="bilinear", align_corners=False)
+        return flat.permute(0, 2, 3, 1).unflatten(-1, tuple(self.weight.shape[3:]))

@@ -1,0 +1,91 @@
+"""What fills the embed slot: plain patches, or LightViT's overlapping convolutions."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..lattice import Grid, sequence
+from .slots import Embed, EmbedModule
+
+
+@dataclass(frozen=True)
+class Patchify(Embed):
+    """Non-overlapping patches and a linear layer.
+
+    Attributes:
+        patch: Side of a patch in pixels.
+        norm: Layer norm behind it.
+    """
+
+    patch: int = 16
+    norm: bool = False
+
+    @property
+    def stride(self) -> int:
+        return self.patch
+
+    def build(self, dim: int, in_chans: int, image_size: tuple[int, int]) -> EmbedModule:
+        return PatchifyModule(dim, in_chans, self)
+
+
+class PatchifyModule(EmbedModule):
+    """`norm(conv(x))`; an image that patches do not divide gets zeros on the right and at the bottom."""
+
+    def __init__(self, dim: int, in_chans: int, part: Patchify):
+        super().__init__()
+        self.stride = part.patch
+        self.proj = nn.Conv2d(in_chans, dim, part.patch, stride=part.patch)
+        self.norm = nn.LayerNorm(dim) if part.norm else nn.Identity()
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Grid, None]:
+        down, right = -images.shape[2] % self.stride, -images.shape[3] % self.stride
+        if down or right:
+            images = F.pad(images, (0, right, 0, down))
+        patches = self.proj(images)
+        return self.norm(sequence(patches)), Grid(patches.shape[2], patches.shape[3]), None
+
+
+@dataclass(frozen=True)
+class ConvStem(Embed):
+    """LightViT's overlapping patch embedding: five 3x3 convolutions, three of them depth-wise.
+
+    Attributes:
+        patch: Stride of the whole stem: 8 as in the paper, or 4 or 2 for small images.
+    """
+
+    patch: int = 8
+
+    @property
+    def first_conv(self) -> str:
+        return "embed.stem.0"
+
+    @property
+    def stride(self) -> int:
+        return self.patch
+
+    def build(self, dim: int, in_chans: int, image_size: tuple[int, int]) -> EmbedModule:
+        strides = {8: (2, 2, 2), 4: (2, 2, 1), 2: (2, 1, 1)}
+        if self.patch not in strides:
+            raise ValueError(f"The convolutional stem has stride 2, 4 or 8, not {self.patch}; set patch_size to one of these.")
+        return ConvStemModule(dim, in_chans, self.patch, strides[self.patch])
+
+
+class ConvStemModule(EmbedModule):
+    """Convolution, three depth-wise ones (each with batch norm and GELU), a projection and a layer norm."""
+
+    def __init__(self, dim: int, in_chans: int, stride: int, strides: tuple[int, int, int]):
+        super().__init__()
+        self.stride = stride
+        inner = dim // 2
+        layers: list[nn.Module] = []
+        for channels, groups, step in ((in_chans, 1, strides[0]), (inner, inner, 1), (inner, inner, 1), (inner, inner, strides[1])):
+            layers.append(nn.Conv2d(channels, inner, 3, stride=step, padding=1, groups=groups, bias=False))
+            layers += [nn.BatchNorm2d(inner), nn.GELU()]
+        self.stem = nn.Sequential(*layers)
+        self.proj = nn.Conv2d(inner, dim, 3, stride=strides[2], padding=1)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Grid, None]:
+        patches = self.proj(self.stem(images))
+        return self.norm(sequence(patches)), Grid(patches.shape[2], patches.shape[3]), None

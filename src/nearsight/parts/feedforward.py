@@ -1,0 +1,196 @@
+"""What fills the feed-forward slot: the plain MLP, LocalViT's, LightViT's, and one with a depth-wise convolution before."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from ..lattice import Grid, image, sequence, zeros_for_aux
+from .depthwise import same_conv
+from .gates import BiDimensionalGate, EfficientChannelAttention, SqueezeExcite
+from .norm import TokenBatchNorm, make_norm
+from .pointwise import Conv1x1, make_activation
+from .slots import Ffn, Site, TokenModule
+
+
+@dataclass(frozen=True)
+class Mlp(Ffn):
+    """Linear, activation, linear on every token.
+
+    Attributes:
+        ratio: Hidden width as a multiple of the token width.
+        act: Activation.
+    """
+
+    ratio: float = 4.0
+    act: str = "gelu"
+
+    def build(self, site: Site) -> TokenModule:
+        return MlpModule(site.dim, int(site.dim * self.ratio), self.act)
+
+
+class MlpModule(TokenModule):
+    """`fc2(act(fc1(x)))`."""
+
+    def __init__(self, dim: int, hidden: int, act: str):
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden)
+        self.act = make_activation(act)
+        self.fc2 = nn.Linear(hidden, dim)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        return self.fc2(self.act(self.fc1(tokens)))
+
+
+@dataclass(frozen=True)
+class LocalityFfn(Ffn):
+    """LocalViT's feed-forward: a depth-wise convolution between the two point-wise layers (LocalViT eq. 8 to 11).
+
+    It carries its own batch norms, so the block puts no norm in front and no drop path behind it. Auxiliary tokens
+    pass by untouched.
+
+    Attributes:
+        gamma: Hidden width D as a multiple of the token width.
+        kernel: Side of the depth-wise kernel.
+        act: `hswish` or `relu6`, after the first point-wise and after the depth-wise layer.
+        channel_attention: `se`, `eca`, `eca_hsigmoid` (ECA with a hard sigmoid) or None.
+        se_reduction: SE squeezes D to D // se_reduction channels; None keeps 4 channels.
+        depthwise: Whether the depth-wise convolution is there at all (Table 1).
+        depthwise_first: Put it in front of the expansion instead, on the unexpanded width.
+    """
+
+    normed: ClassVar[bool] = False
+    drops: ClassVar[bool] = False
+
+    gamma: float = 4.0
+    kernel: int = 3
+    act: str = "hswish"
+    channel_attention: Literal["se", "eca", "eca_hsigmoid"] | None = "se"
+    se_reduction: int | None = None
+    depthwise: bool = True
+    depthwise_first: bool = False
+
+    def build(self, site: Site) -> TokenModule:
+        return LocalityFfnModule(site.dim, self)
+
+
+class LocalityFfnModule(TokenModule):
+    """Point-wise up, depth-wise, channel gate, point-wise down; each layer with its batch norm."""
+
+    def __init__(self, dim: int, part: LocalityFfn):
+        super().__init__()
+        hidden = int(dim * part.gamma)
+        self.depthwise_first = part.depthwise_first
+        self.act = make_activation(part.act)
+        self.expand = Conv1x1(dim, hidden, bias=False)
+        self.norm_expand = TokenBatchNorm(hidden)
+        local = dim if part.depthwise_first else hidden
+        self.local = same_conv(local, part.kernel, bias=False) if part.depthwise else None
+        self.norm_local = TokenBatchNorm(local) if part.depthwise else None
+        self.gate = make_channel_gate(part, hidden)
+        self.project = Conv1x1(hidden, dim, bias=False)
+        self.norm_project = TokenBatchNorm(dim)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        bare = Grid(grid.height, grid.width)
+        patches = tokens[:, grid.aux :]
+        if self.depthwise_first:
+            patches = self._expand(self._local(patches, bare))
+        else:
+            patches = self._local(self._expand(patches), bare)
+        if self.gate is not None:
+            patches = self.gate(patches)
+        return zeros_for_aux(self.norm_project(self.project(patches)), grid)
+
+    def _expand(self, patches: Tensor) -> Tensor:
+        return self.act(self.norm_expand(self.expand(patches)))
+
+    def _local(self, patches: Tensor, grid: Grid) -> Tensor:
+        if self.local is None or self.norm_local is None:
+            return patches
+        return self.act(self.norm_local(sequence(self.local(image(patches, grid)))))
+
+
+def make_channel_gate(part: LocalityFfn, hidden: int) -> nn.Module | None:
+    """The channel gate that a `LocalityFfn` asks for, on `hidden` channels."""
+    match part.channel_attention:
+        case None:
+            return None
+        case "se":
+            return SqueezeExcite(hidden, hidden // part.se_reduction if part.se_reduction else 4)
+        case "eca" | "eca_hsigmoid":
+            return EfficientChannelAttention(hidden, hard=part.channel_attention == "eca_hsigmoid")
+    raise ValueError(f"channel_attention={part.channel_attention!r} is not known; use se, eca, eca_hsigmoid or None.")
+
+
+@dataclass(frozen=True)
+class BiGate(Ffn):
+    """LightViT's feed-forward: an MLP whose output is re-weighted over channels and positions (LightViT section 3.4).
+
+    Attributes:
+        ratio: Hidden width of the MLP.
+        reduction: The gate works on dim // reduction channels.
+        channel_gate: Re-weight channels.
+        spatial_gate: Re-weight positions.
+        gate_norm: Layer norm in front of the gate: in the release, not in the paper's pseudo-code.
+    """
+
+    ratio: float = 4.0
+    reduction: int = 4
+    channel_gate: bool = True
+    spatial_gate: bool = True
+    gate_norm: bool = True
+
+    def build(self, site: Site) -> TokenModule:
+        mlp = MlpModule(site.dim, int(site.dim * self.ratio), "gelu")
+        if not (self.channel_gate or self.spatial_gate):
+            return mlp
+        gate = BiDimensionalGate(
+            site.dim, self.reduction, channel=self.channel_gate, spatial=self.spatial_gate, norm=self.gate_norm
+        )
+        return GatedMlpModule(mlp, gate)
+
+
+class GatedMlpModule(TokenModule):
+    """An MLP with a gate behind it."""
+
+    def __init__(self, mlp: TokenModule, gate: nn.Module):
+        super().__init__()
+        self.mlp = mlp
+        self.gate = gate
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        return self.gate(self.mlp(tokens, grid))
+
+
+@dataclass(frozen=True)
+class DepthwiseThen(Ffn):
+    """A residual depth-wise convolution, then another feed-forward part (dwconv paper, Table 6).
+
+    Attributes:
+        kernel: Side of the depth-wise kernel (not printed in the paper; 7 as in the rest of the network).
+        then: The feed-forward part behind it.
+    """
+
+    normed: ClassVar[bool] = False
+
+    kernel: int = 7
+    then: Ffn = field(default_factory=Mlp)
+
+    def build(self, site: Site) -> TokenModule:
+        norm = make_norm(site.norm, site.dim, site.eps) if self.then.normed else nn.Identity()
+        return DepthwiseThenModule(site.dim, self.kernel, norm, self.then.build(site))
+
+
+class DepthwiseThenModule(TokenModule):
+    """`y + ffn(norm(x + y))` with `y = depthwise(x)`: added to x, both residual steps."""
+
+    def __init__(self, dim: int, kernel: int, norm: nn.Module, ffn: TokenModule):
+        super().__init__()
+        self.local = same_conv(dim, kernel)
+        self.norm = norm
+        self.ffn = ffn
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        local = zeros_for_aux(sequence(self.local(image(tokens, grid))), grid)
+        return local + self.ffn(self.norm(tokens + local), grid)

@@ -1,0 +1,80 @@
+"""Local MLP: window attention whose weights are parameters instead of similarities (dwconv paper, section 3.2)."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..lattice import Grid, lattice, pad_to_multiple, unwindow, windows
+from ..ops.relative import pairwise_bias, shift_mask
+from .attention import bias_table, check_heads, join_heads, split_heads
+from .slots import Mixer, Qkv, Site, TokenModule
+
+
+@dataclass(frozen=True)
+class LocalMlp(Mixer):
+    """Swin's block with static weights in place of queries and keys, in windows and shifted windows.
+
+    Attributes:
+        heads: Channel groups that share weights when `share_channels` is on.
+        window: Side of the window.
+        shifted: Move the windows by half their side.
+        share_channels: Share the weights over the channels of a head, or give every channel its own (Table 4).
+        share_positions: Share the weights over windows, or give every window its own (Table 4); the latter are
+            interpolated when the map has another number of windows than the model was made for.
+    """
+
+    heads: int = 3
+    window: int = 7
+    shifted: bool = False
+    share_channels: bool = True
+    share_positions: bool = False
+
+    def build(self, site: Site, qkv: Qkv) -> TokenModule:
+        return LocalMlpModule(site, self)
+
+
+class LocalMlpModule(TokenModule):
+    """`proj((weight + relative bias) v)` inside each window; no softmax."""
+
+    def __init__(self, site: Site, part: LocalMlp):
+        super().__init__()
+        check_heads(site.dim, part.heads)
+        self.groups = part.heads if part.share_channels else site.dim
+        self.size = min(part.window, site.grid.height, site.grid.width)
+        self.shifted = part.shifted
+        area = self.size**2
+        rows, columns = -(-site.grid.height // self.size), -(-site.grid.width // self.size)
+        places = (1, 1) if part.share_positions else (rows, columns)
+        self.weight = nn.Parameter(torch.empty(*places, self.groups, area, area))
+        nn.init.trunc_normal_(self.weight, std=1 / self.size)
+        self.table = bias_table((2 * self.size - 1) ** 2, self.groups)
+        self.value = nn.Linear(site.dim, site.dim)
+        self.proj = nn.Linear(site.dim, site.dim)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        field = pad_to_multiple(lattice(self.value(tokens), grid), self.size)
+        height, width = field.shape[1:3]
+        half = self.size // 2 if self.shifted else 0
+        shift = half if grid.height > self.size else 0, half if grid.width > self.size else 0
+        if any(shift):
+            field = field.roll((-shift[0], -shift[1]), dims=(1, 2))
+        pieces = split_heads(windows(field, self.size), self.groups)  # [B * windows, groups, size**2, C / groups]
+        weights = self.weights_for(height // self.size, width // self.size)
+        if any(shift):
+            weights = weights * shift_mask(height, width, self.size, shift, field.device)[:, None]
+        mixed = weights @ pieces.unflatten(0, (len(field), -1))  # [B, windows, groups, size**2, C / groups]
+        field = unwindow(join_heads(mixed.flatten(0, 1)), self.size, height, width)
+        if any(shift):
+            field = field.roll(shift, dims=(1, 2))
+        return self.proj(field[:, : grid.height, : grid.width].flatten(1, 2))
+
+    def weights_for(self, rows: int, columns: int) -> Tensor:
+        """Weights `[rows * columns or 1, groups, size**2, size**2]` on a map of so many windows."""
+        weight = self.weight
+        if weight.shape[:2] not in ((1, 1), (rows, columns)):
+            flat = weight.flatten(2).permute(2, 0, 1)[None]
+            flat = F.interpolate(flat, size=(rows, columns), mode="bilinear", align_corners=False)
+            weight = flat[0].permute(1, 2, 0).unflatten(-1, tuple(weight.shape[2:]))
+        return weight.flatten(0, 1) + pairwise_bias(self.table, self.size, self.size)

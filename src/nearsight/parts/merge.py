@@ -1,0 +1,144 @@
+"""What fills the merge slot: four tokens become one, at the entry of a stage."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..lattice import Grid, lattice, pad_to_multiple, sequence
+from ..ops.deform import deformable_2x2, deformable_2x2_reference
+from .slots import Merge, MergeModule, Site
+
+
+def concat_2x2(field: Tensor) -> Tensor:
+    """`[B, H, W, C]` with even sides to `[B, H/2, W/2, 4C]`, cells in the order (0,0), (1,0), (0,1), (1,1)."""
+    batch, height, width, channels = field.shape
+    field = field.view(batch, height // 2, 2, width // 2, 2, channels)
+    return field.permute(0, 1, 3, 4, 2, 5).flatten(3)
+
+
+class PatchMergeModule(MergeModule):
+    """Merges an even-sided lattice with `merge_patches`; auxiliary tokens go through a norm and a linear layer of their own.
+
+    An odd side gets a row or column of zeros first.
+    """
+
+    def __init__(self, site: Site, in_dim: int):
+        super().__init__()
+        aux = site.grid.aux > 0
+        self.aux_norm = nn.LayerNorm(in_dim) if aux else None
+        self.aux_proj = nn.Linear(in_dim, site.dim, bias=False) if aux else None
+
+    def merge_patches(self, field: Tensor) -> Tensor:
+        """`[B, H, W, C]` to `[B, H/2 * W/2, C']`."""
+        raise NotImplementedError
+
+    def forward(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+        patches = self.merge_patches(pad_to_multiple(lattice(tokens, grid), 2))
+        smaller = Grid(-(-grid.height // 2), -(-grid.width // 2), grid.aux)
+        if self.aux_norm is None or self.aux_proj is None:
+            return patches, smaller
+        aux = self.aux_proj(self.aux_norm(tokens[:, : grid.aux]))
+        return torch.cat((aux, patches), dim=1), smaller
+
+
+@dataclass(frozen=True)
+class ConcatMerge(Merge):
+    """Concatenate 2x2 tokens, then a linear layer (Swin).
+
+    Attributes:
+        merge_norm: `pre` normalises the concatenated tokens (Swin, DWNet), `post` the merged ones (Swin v2).
+    """
+
+    merge_norm: Literal["pre", "post"] = "pre"
+
+    def build(self, site: Site, in_dim: int) -> MergeModule:
+        return ConcatMergeModule(site, in_dim, self.merge_norm)
+
+
+class ConcatMergeModule(PatchMergeModule):
+    """`reduce(norm(concat))`, or `norm(reduce(concat))`."""
+
+    def __init__(self, site: Site, in_dim: int, merge_norm: str):
+        super().__init__(site, in_dim)
+        self.norm_first = merge_norm == "pre"
+        self.norm = nn.LayerNorm(4 * in_dim if self.norm_first else site.dim)
+        self.reduce = nn.Linear(4 * in_dim, site.dim, bias=False)
+
+    def merge_patches(self, field: Tensor) -> Tensor:
+        four = concat_2x2(field).flatten(1, 2)
+        return self.reduce(self.norm(four)) if self.norm_first else self.norm(self.reduce(four))
+
+
+@dataclass(frozen=True)
+class ConvMerge(Merge):
+    """2x2 convolution with stride 2 and a layer norm (PVT)."""
+
+    def build(self, site: Site, in_dim: int) -> MergeModule:
+        return ConvMergeModule(site, in_dim)
+
+
+class ConvMergeModule(PatchMergeModule):
+    """`norm(conv(x))`."""
+
+    def __init__(self, site: Site, in_dim: int):
+        super().__init__(site, in_dim)
+        self.conv = nn.Conv2d(in_dim, site.dim, 2, stride=2)
+        self.norm = nn.LayerNorm(site.dim)
+
+    def merge_patches(self, field: Tensor) -> Tensor:
+        return self.norm(sequence(self.conv(field.permute(0, 3, 1, 2))))
+
+
+@dataclass(frozen=True)
+class ResidualMerge(Merge):
+    """LightViT's residual merging: concatenate and project, plus the projected 2x2 maximum (section 3.5)."""
+
+    def build(self, site: Site, in_dim: int) -> MergeModule:
+        return ResidualMergeModule(site, in_dim)
+
+
+class ResidualMergeModule(ConcatMergeModule):
+    """`reduce(norm(concat)) + shortcut(max)`."""
+
+    def __init__(self, site: Site, in_dim: int):
+        super().__init__(site, in_dim, "pre")
+        self.shortcut = nn.Linear(in_dim, site.dim, bias=False)
+
+    def merge_patches(self, field: Tensor) -> Tensor:
+        largest = concat_2x2(field).unflatten(-1, (4, -1)).amax(dim=3)  # [B, H/2, W/2, C]
+        return super().merge_patches(field) + self.shortcut(largest.flatten(1, 2))
+
+
+@dataclass(frozen=True)
+class DeformableMerge(Merge):
+    """LIT's deformable token merging: a 2x2 stride-2 convolution that learns where to sample (LIT eq. 4).
+
+    Attributes:
+        kernel: `torchvision` (fast) or `torch` (plain PyTorch operators only; same numbers).
+    """
+
+    kernel: Literal["torchvision", "torch"] = "torchvision"
+
+    def build(self, site: Site, in_dim: int) -> MergeModule:
+        return DeformableMergeModule(site, in_dim, self.kernel)
+
+
+class DeformableMergeModule(PatchMergeModule):
+    """`gelu(norm(deformable_conv(x)))`; the offsets start at zero, where it is a plain convolution."""
+
+    def __init__(self, site: Site, in_dim: int, kernel: str):
+        super().__init__(site, in_dim)
+        self.sample = deformable_2x2 if kernel == "torchvision" else deformable_2x2_reference
+        self.offsets = nn.Conv2d(in_dim, 8, 2, stride=2)
+        self.conv = nn.Conv2d(in_dim, site.dim, 2, stride=2)
+        self.norm = nn.BatchNorm2d(site.dim)
+        nn.init.zeros_(self.offsets.weight)
+        nn.init.zeros_(self.offsets.bias)  # type: ignore[arg-type]
+
+    def merge_patches(self, field: Tensor) -> Tensor:
+        picture = field.permute(0, 3, 1, 2)
+        merged = self.sample(picture, self.offsets(picture), self.conv.weight, self.conv.bias)
+        return F.gelu(sequence(self.norm(merged)))

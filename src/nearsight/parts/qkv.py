@@ -1,0 +1,118 @@
+"""What fills the qkv slot: one linear layer, or LIFE's cascade of convolutions with growing kernels."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..lattice import Grid, image, sequence
+from .depthwise import same_conv
+from .pointwise import Conv1x1
+from .slots import Qkv, QkvModule, Site
+
+
+@dataclass(frozen=True)
+class LinearQkv(Qkv):
+    """One linear layer.
+
+    Attributes:
+        bias: True, False, or `qv`: biases for queries and values only, as in Swin v2.
+    """
+
+    bias: bool | Literal["qv"] = True
+
+    def build(self, site: Site, heads: int) -> QkvModule:
+        return LinearQkvModule(site.dim, self.bias)
+
+
+class LinearQkvModule(QkvModule):
+    """`q, k, v = Linear(C, 3C)(x)`."""
+
+    def __init__(self, dim: int, bias: bool | Literal["qv"]):
+        super().__init__()
+        self.width = dim
+        self.proj = nn.Linear(dim, 3 * dim, bias=bias is True)
+        self.q_bias = nn.Parameter(torch.zeros(dim)) if bias == "qv" else None
+        self.v_bias = nn.Parameter(torch.zeros(dim)) if bias == "qv" else None
+
+    def forward(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+        queries, keys, values = self.proj(tokens).chunk(3, dim=-1)
+        if self.q_bias is not None and self.v_bias is not None:
+            return queries + self.q_bias, keys, values + self.v_bias
+        return queries, keys, values
+
+
+@dataclass(frozen=True)
+class Life(Qkv):
+    """LIFE, the Local InFormation Enhancer: each scale of a convolution cascade gives a part of Q, K and V (LIFE eq. 3 to 6).
+
+    Attributes:
+        kernels: Kernel of each scale, in the order of the cascade. `(3,)` is the one-scale variant of LIFE's Table 4,
+            `(1,)` the plain linear layer.
+        scale_width: Channels n that a scale gives to each of Q, K and V. None shares the width evenly; where it does
+            not divide, the next n with which all heads are equally wide.
+        aux_key: How the auxiliary tokens' keys are made: `paper` concatenates the scales, `released` repeats the first.
+    """
+
+    kernels: tuple[int, ...] = (1, 3, 5)
+    scale_width: int | None = None
+    aux_key: Literal["paper", "released"] = "paper"
+
+    def build(self, site: Site, heads: int) -> QkvModule:
+        if self.aux_key not in ("paper", "released"):
+            raise ValueError(f"aux_key={self.aux_key!r} is not known; use paper or released.")
+        return LifeModule(site.dim, self.kernels, self.width_of_scale(site.dim, heads), self.aux_key)
+
+    def width_of_scale(self, dim: int, heads: int) -> int:
+        """Channels n of one scale in tokens `dim` wide, attended by `heads` heads."""
+        if self.scale_width is not None:
+            return self.scale_width
+        scales = len(self.kernels)
+        width = -(-dim // scales)
+        while width * scales % heads:
+            width += 1
+        return width
+
+
+class LifeModule(QkvModule):
+    """A cascade: scale s is a depth-wise convolution of scale s-1 and a point-wise layer to 3n channels."""
+
+    def __init__(self, dim: int, kernels: tuple[int, ...], scale_width: int, aux_key: str):
+        super().__init__()
+        self.width = scale_width * len(kernels)
+        self.aux_key = aux_key
+        scales: list[nn.Module] = []
+        channels = dim
+        for place, kernel in enumerate(kernels):
+            scales.append(Scale(channels, 3 * scale_width, kernel, bias=place == 0))
+            channels = 3 * scale_width
+        self.scales = nn.ModuleList(scales)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+        scales = []
+        for scale in self.scales:
+            tokens = scale(tokens, grid)  # [B, N, 3n] = [q_s | k_s | v_s]
+            scales.append(tokens)
+        queries, keys, values = (torch.cat(parts, -1) for parts in zip(*(s.chunk(3, -1) for s in scales), strict=True))
+        if grid.aux and self.aux_key == "released":
+            first = scales[0][:, : grid.aux].chunk(3, -1)[1]
+            keys = torch.cat((first.repeat(1, 1, len(scales)), keys[:, grid.aux :]), dim=1)
+        return queries, keys, values  # [q_1 | q_2 | ...], eq. 4
+
+
+class Scale(nn.Module):
+    """One scale: depth-wise over the patch tokens (auxiliary tokens skip it), point-wise over all."""
+
+    def __init__(self, in_dim: int, out_dim: int, kernel: int, bias: bool):
+        super().__init__()
+        self.depth = same_conv(in_dim, kernel, bias=False) if kernel > 1 else None
+        self.point = nn.Linear(in_dim, out_dim) if bias else Conv1x1(in_dim, out_dim, bias=False)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        if self.depth is None:
+            return self.point(tokens)
+        near = self.point(sequence(self.depth(image(tokens, grid))))
+        if not grid.aux:
+            return near
+        return torch.cat((self.point(tokens[:, : grid.aux]), near), dim=1)

@@ -1,0 +1,108 @@
+"""Attention in a window that slides with the query, with the convolutional forms of the dwconv paper's appendix C."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..lattice import Grid, image, lattice, sequence
+from ..ops.sliding import gather_taps, inside_window, tap_products
+from .attention import bias_table, check_heads
+from .norm import TokenBatchNorm
+from .slots import Mixer, Qkv, Site, TokenModule
+
+
+@dataclass(frozen=True)
+class Sliding(Mixer):
+    """Each token attends to the window around it (dwconv Table 5; places outside the map are left out).
+
+    Attributes:
+        heads: Attention heads.
+        window: Side of the window, odd.
+        relative: Learned bias per place in the window (eq. 23).
+        conv: None; `pre` convolves the tokens before queries and keys are made (eq. 26, 27); `post` convolves the
+            logits over the window, wrapped around (eq. 25).
+        conv_shared: With `pre`: one kernel for all channels (eq. 26) or one per channel (eq. 27); with `post`: one
+            kernel for all heads or one per head.
+    """
+
+    fed_by_qkv: ClassVar[bool] = True
+
+    heads: int = 3
+    window: int = 7
+    relative: bool = True
+    conv: Literal["pre", "post"] | None = None
+    conv_shared: bool = True
+
+    def build(self, site: Site, qkv: Qkv) -> TokenModule:
+        if self.window % 2 == 0:
+            raise ValueError(f"window={self.window} is even; a window that slides with its query has an odd side.")
+        if self.conv not in (None, "pre", "post"):
+            raise ValueError(f"conv={self.conv!r} is not known; use pre, post or None.")
+        return SlidingModule(site, self, qkv)
+
+
+class SlidingModule(TokenModule):
+    """Softmax over the window's logits, then the window's values, both tap by tap."""
+
+    def __init__(self, site: Site, part: Sliding, qkv: Qkv):
+        super().__init__()
+        self.heads = part.heads
+        self.window = part.window
+        self.qkv = qkv.build(site, part.heads)
+        check_heads(self.qkv.width, part.heads)
+        self.pre = PreConvolution(site.dim, part.conv_shared) if part.conv == "pre" else None
+        self.post = PostConvolution(part.heads, part.window, part.conv_shared) if part.conv == "post" else None
+        self.table = bias_table(part.window**2, part.heads) if part.relative else None
+        self.proj = nn.Linear(self.qkv.width, site.dim)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        queries, keys, values = self.qkv(tokens, grid)
+        if self.pre is not None:
+            queries, keys, _ = self.qkv(self.pre(tokens, grid), grid)
+        fields = [lattice(t, grid).unflatten(-1, (self.heads, -1)) for t in (queries, keys, values)]
+        logits = tap_products(fields[0], fields[1], self.window) / math.sqrt(fields[0].shape[-1])  # [B, H, W, taps, h]
+        if self.post is not None:
+            logits = self.post(logits)
+        if self.table is not None:
+            logits = logits + self.table
+        inside = inside_window(grid.height, grid.width, self.window, tokens.device)[..., None]
+        weights = logits.masked_fill(~inside, -torch.inf).softmax(dim=3)
+        return self.proj(gather_taps(fields[2], weights, self.window).flatten(3).flatten(1, 2))
+
+
+class PreConvolution(nn.Module):
+    """3x3 convolution, batch norm and ReLU of the tokens from which queries and keys are made."""
+
+    def __init__(self, dim: int, shared: bool):
+        super().__init__()
+        self.dim = dim
+        self.weight = nn.Parameter(nn.init.trunc_normal_(torch.empty(1 if shared else dim, 1, 3, 3), std=0.2))
+        self.norm = TokenBatchNorm(dim)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        weight = self.weight.expand(self.dim, 1, 3, 3)
+        near = F.conv2d(image(tokens, grid), weight, padding=1, groups=self.dim)
+        return self.norm(sequence(near)).relu()
+
+
+class PostConvolution(nn.Module):
+    """3x3 convolution of the logits over the places of the window, wrapped around; it starts as the identity."""
+
+    def __init__(self, heads: int, window: int, shared: bool):
+        super().__init__()
+        self.heads = heads
+        self.window = window
+        start = torch.zeros(1 if shared else heads, 1, 3, 3)
+        start[:, :, 1, 1] = 1
+        self.weight = nn.Parameter(start)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        batch, height, width = logits.shape[:3]
+        side = logits.view(-1, self.window, self.window, self.heads).permute(0, 3, 1, 2)
+        weight = self.weight.expand(self.heads, 1, 3, 3)
+        side = F.conv2d(F.pad(side, (1, 1, 1, 1), mode="circular"), weight, groups=self.heads)
+        return side.permute(0, 2, 3, 1).reshape(batch, height, width, -1, self.heads)
