@@ -34,7 +34,7 @@ SPECS = {
     "localvit_t2t": local("t2t_vit_7", LocalityFfn(gamma=2), embed=TokensToToken(ffn=TOKEN_FFN)),
     "localvit_tnt": local("tnt_tiny", LocalityFfn()),
     # The release reduces by the width, so that stages 1 and 2 keep 8 channels instead of 4; only this gives 13.5 M.
-    "localvit_pvt": local("pvt_tiny", reduced(8, 64), reduced(8, 128), reduced(4, 320), reduced(4, 512)),
+    "localvit_pvt": local("pvt_tiny", reduced(8, 64), reduced(8, 128), LocalityFfn(), LocalityFfn()),
     # Not in the paper, only in the release: 16 squeezed channels.
     "localvit_swin": local("swin_tiny", reduced(4, 24), reduced(4, 48), reduced(4, 96), reduced(4, 192), drop_path=0.1),
     "localvit_nano": local("deit_nano", LocalityFfn()),

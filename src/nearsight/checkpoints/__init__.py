@@ -1,0 +1,16 @@
+"""Weights: reading files safely, recognising the released checkpoints, and our own format."""
+
+from .native import convert, load_converted, name_of, save_model
+from .official import load_official, recognise
+from .safe import WeightFileError, read_tensors
+
+__all__ = [
+    "WeightFileError",
+    "convert",
+    "load_converted",
+    "load_official",
+    "name_of",
+    "read_tensors",
+    "recognise",
+    "save_model",
+]

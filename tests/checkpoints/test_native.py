@@ -1,0 +1,97 @@
+"""Our own format: what was converted opens again and answers the same, also with other classes, channels and sizes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from recorded import Recorded
+from torch import nn
+
+from nearsight.checkpoints import WeightFileError, convert, load_converted, load_official, save_model
+from nearsight.models import MODELS, Backbone
+
+
+def small(name: str = "lit_nano", **settings) -> Backbone:
+    torch.manual_seed(0)
+    return Backbone(MODELS[name], num_classes=7, **settings).eval()
+
+
+@pytest.mark.parametrize("name", ["localvit__localvit_tiny_mlp4_act1", "lightvit__tiny_det_tokens8_200x264"])
+def test_a_converted_release_answers_like_the_release(name: str, tmp_path: Path):
+    recorded = Recorded.load(name)
+    torch.save(recorded.state(), tmp_path / "released.pth")
+    path = convert(tmp_path / "released.pth", tmp_path / "ours.safetensors", **recorded.options())
+    assert json.loads(path.with_suffix(".json").read_text())["origin"]["file"] == "released.pth"
+    model = load_converted(path)
+    with torch.inference_mode():
+        outputs = model(recorded.images())
+        direct = load_official(tmp_path / "released.pth", **recorded.options())(recorded.images())
+    for ours, theirs in zip(outputs, direct, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith(("_nano", "_nano_life"))])
+def test_a_saved_model_opens_with_the_same_answers(name: str, tmp_path: Path):
+    model = small(name)
+    images = torch.randn(2, 3, 32, 32)
+    again = load_converted(save_model(model, tmp_path / "model.safetensors"))
+    assert again.spec == model.spec
+    assert torch.equal(again(images), model(images))
+
+
+def test_another_number_of_classes_gets_a_fresh_head_on_the_same_features(tmp_path: Path):
+    model = small()
+    path = save_model(model, tmp_path / "model.safetensors")
+    other = load_converted(path, num_classes=3)
+    images = torch.randn(2, 3, 32, 32)
+    assert other(images).shape == (2, 3)
+    assert torch.equal(other.forward_features(images), model.forward_features(images))
+
+
+def test_grey_images_answer_like_grey_pictures_in_colour(tmp_path: Path):
+    model = small("deit_nano")
+    path = save_model(model, tmp_path / "model.safetensors")
+    grey = torch.randn(2, 1, 32, 32)
+    other = load_converted(path, in_chans=1)
+    torch.testing.assert_close(other(grey), model(grey.expand(-1, 3, -1, -1)), rtol=1e-4, atol=1e-5)
+
+
+def test_another_image_size_answers_like_the_running_model_on_that_size(tmp_path: Path):
+    model = small("deit_nano")
+    path = save_model(model, tmp_path / "model.safetensors")
+    larger = load_converted(path, img_size=48)
+    images = torch.randn(2, 3, 48, 48)
+    torch.testing.assert_close(larger(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_half_written_is_left_behind(tmp_path: Path):
+    save_model(small(), tmp_path / "model.safetensors")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
+
+
+def test_bad_files_get_a_sentence(tmp_path: Path):
+    path = save_model(small(), tmp_path / "model.safetensors")
+    description = json.loads(path.with_suffix(".json").read_text())
+    with pytest.raises(WeightFileError, match="is not a file"):
+        load_converted(tmp_path / "absent.safetensors")
+
+    description["spec"]["type"] = "Popen"
+    path.with_suffix(".json").write_text(json.dumps(description))
+    with pytest.raises(ValueError, match="names the type 'Popen', which Nearsight does not have"):
+        load_converted(path)
+
+    path.with_suffix(".json").write_text("{")
+    with pytest.raises(WeightFileError, match="not whole JSON"):
+        load_converted(path)
+
+    path.with_suffix(".json").unlink()
+    with pytest.raises(WeightFileError, match=r"model\.json is missing"):
+        load_converted(path)
+
+
+def test_other_targets_and_models_are_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"does not end in \.safetensors"):
+        convert(tmp_path / "in.pth", tmp_path / "out.pth")
+    with pytest.raises(TypeError, match="A Linear is not a model of Nearsight"):
+        save_model(nn.Linear(1, 1), tmp_path / "model.safetensors")
