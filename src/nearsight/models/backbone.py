@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from ..lattice import Grid, image
 from ..parts.norm import make_norm
 from ..parts.slots import EmbedModule, Site, TokenModule
+from .resize import adopt_size, with_patch
 from .spec import BackboneSpec, Layer, Stage
 
 
@@ -60,7 +61,7 @@ class StageModule(nn.Module):
         if self.merge is not None:
             tokens, grid = self.merge(tokens, grid)
         if self.aux_tokens is not None:
-            tokens = torch.cat((self.aux_tokens.expand(len(tokens), -1, -1), tokens), dim=1)
+            tokens = torch.cat((self.aux_tokens.expand(tokens.shape[0], -1, -1), tokens), dim=1)
             grid = Grid(grid.height, grid.width, grid.aux + self.aux_tokens.shape[1])
         if self.position is not None:
             tokens = self.position(tokens, grid)
@@ -130,9 +131,9 @@ class Backbone(nn.Module):
         self.drop_path_rate = spec.drop_path if drop_path_rate is None else drop_path_rate
 
         self.embed: EmbedModule = register_notrace(spec.embed.build(spec.stages[0].dim, in_chans, self.img_size))
-        self.stages = nn.ModuleList(self._make_stages())
+        self.stages: Any = nn.ModuleList(self._make_stages())  # of StageModule
         width = spec.stages[-1].dim
-        self.norm = nn.LayerNorm(width, eps=spec.eps)
+        self.norm: nn.Module = nn.LayerNorm(width, eps=spec.eps)
         self.neck = Neck(width, spec.neck) if spec.neck else nn.Identity()
         self.num_features = self.embed_dim = self.head_hidden_size = spec.neck or width
         self.head_drop = nn.Dropout(drop_rate)
@@ -171,7 +172,7 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Linear layers and tokens from a normal distribution of std 0.02, biases 0; convolutions keep their default."""
+        """Linear layers and tokens from a normal distribution of std 0.02, biases 0; convolutions by default."""
         for module in self.modules():
             if type(module) is nn.Linear:
                 nn.init.normal_(module.weight, std=0.02)
@@ -181,7 +182,8 @@ class Backbone(nn.Module):
                 nn.init.normal_(module.aux_tokens, std=0.02)
             elif isinstance(module, Block) and module.post_norm:
                 for norm in (module.norm1, module.norm2):
-                    nn.init.zeros_(norm.weight)
+                    if isinstance(norm, nn.LayerNorm):
+                        nn.init.zeros_(norm.weight)
 
     # The contract of a timm model
 
@@ -197,14 +199,14 @@ class Backbone(nn.Module):
         return tokens if self.num_prefix_tokens else image(tokens, grid)
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Pool what `forward_features` returned, and classify it: `[B, num_classes]`."""
-        if self.head_dist is not None and self.global_pool == "token":
-            both = self.head_drop(features[:, 0]), self.head_drop(features[:, 1])
-            if pre_logits:
-                return (both[0] + both[1]) / 2
-            return self._join(self.head(both[0]), self.head_dist(both[1]))
+        """Pool what `forward_features` returned, and classify it: `[B, num_classes]`; without pooling, every place."""
         pooled = self.head_drop(self._pool(features))
-        return pooled if pre_logits else self.head(pooled)
+        if self.head_dist is None:
+            if pre_logits or pooled.ndim != 4:
+                return pooled if pre_logits else self.head(pooled)
+            return self.head(pooled.movedim(1, -1)).movedim(-1, 1)
+        for_teacher = self.head_drop(features[:, 1]) if self.global_pool == "token" else pooled
+        return (pooled + for_teacher) / 2 if pre_logits else self._join(self.head(pooled), self.head_dist(for_teacher))
 
     def _join(self, by_class: Tensor, by_teacher: Tensor) -> Any:
         distilling = self.training and getattr(self, "distilled_training", False)
@@ -280,10 +282,11 @@ class Backbone(nn.Module):
             stage.inner = stage.inner[: last + 1] if stage.inner is not None else None
         else:
             self.stages = self.stages[: last + 1]
-        if prune_norm:
+        if prune_norm or len(self.stages) < len(self.spec.stages):
             self.norm = nn.Identity()
         if prune_head:
             self.neck = nn.Identity()
+            self.num_features = self.embed_dim = self.head_hidden_size = self.feature_info[last]["num_chs"]
             self.reset_classifier(0, "")
         return wanted
 
@@ -304,6 +307,30 @@ class Backbone(nn.Module):
                 nn.init.zeros_(head.bias)
                 head.train(self.training)
 
+    def set_input_size(
+        self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None
+    ) -> None:
+        """Make the model for another image or patch size: positions, windows and kernels are resized with the weights.
+
+        Other sizes can be fed without it, and are interpolated in every call. Call it before the optimizer is made.
+
+        Args:
+            img_size: Height and width, one number for both; None keeps the present size.
+            patch_size: Side of a patch; None keeps the present one.
+        """
+        spec = self.spec
+        if patch_size is not None:
+            height, width = pair(patch_size)
+            if height != width:
+                raise ValueError(f"patch_size={patch_size} is not square; give one number.")
+            spec = with_patch(spec, height)
+        with torch.device("meta"):
+            resized = Backbone(spec, img_size=img_size or self.img_size, in_chans=self.in_chans, num_classes=0)
+        adopt_size(self, resized)
+        self.spec, self.img_size, self.feature_info = spec, resized.img_size, resized.feature_info
+        if described := getattr(self, "pretrained_cfg", None):
+            described.update(input_shapes(spec, self.img_size, self.in_chans))
+
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Trade time for memory in training: keep only what stands between blocks."""
         for stage in self.stages:
@@ -315,15 +342,16 @@ class Backbone(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Names of positions, auxiliary tokens and relative-bias tables, which are not decayed."""
-        endings = ("aux_tokens", "position.table", "embed.position", ".table", "logit_scale")
+        endings = ("aux_tokens", "embed.position", ".table", "logit_scale")
         return {name for name, _ in self.named_parameters() if name.endswith(endings)}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Groups of parameters from input to output, for layer-wise learning rates."""
+        stem = r"^embed|^stages\.0\.(?:aux_tokens|position)"
         if coarse:
-            return {"stem": r"^embed|^stages\.0\.(aux_tokens|position)", "blocks": r"^stages\.(\d+)"}
+            return {"stem": stem, "blocks": r"^stages\.(\d+)"}
         return {
-            "stem": r"^embed|^stages\.0\.(aux_tokens|position)",
+            "stem": stem,
             "blocks": [
                 (r"^stages\.(\d+)\.(?:blocks|inner)\.(\d+)", None),
                 (r"^stages\.(\d+)\.(?:merge|aux_tokens|position)", (0,)),
@@ -357,6 +385,16 @@ def pair(size: int | Sequence[int]) -> tuple[int, int]:
         return size, size
     height, width = size
     return height, width
+
+
+def input_shapes(spec: BackboneSpec, img_size: tuple[int, int], in_chans: int) -> dict[str, Any]:
+    """The shapes in timm's description of a model that is made for this image size."""
+    stride = spec.strides[-1]
+    return {
+        "input_size": (in_chans, *img_size),
+        "min_input_size": (in_chans, stride, stride),
+        "pool_size": None if spec.aux else (-(-img_size[0] // stride), -(-img_size[1] // stride)),
+    }
 
 
 def _pool_name(spec: BackboneSpec, given: str | None) -> str:

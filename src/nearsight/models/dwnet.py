@@ -1,4 +1,4 @@
-"""On the Connection between Local Attention and Dynamic Depth-wise Convolution (Han, Fan, Dai, Sun, Cheng, Liu, Wang, 2022).
+"""On the Connection between Local Attention and Dynamic Depth-wise Convolution (Han et al., ICLR 2022).
 
 Swin's skeleton with depth-wise convolutions, static or dynamic, in place of window attention; and local MLPs.
 """
@@ -23,7 +23,7 @@ def dwnet(
         Stage(
             dim * 2**index,
             depth,
-            replace(mixer, channels_per_group=group * 2**index) if mixer.weights == "inhomogeneous" else mixer,
+            replace(mixer, channels_per_group=group * 2**index) if mixer.dynamics == "inhomogeneous" else mixer,
             Mlp(),
             merge=ConcatMerge() if index else None,
             norm="batch",
@@ -54,7 +54,7 @@ def with_depthwise(spec: BackboneSpec) -> BackboneSpec:
     return replace(spec, stages=tuple(replace(stage, ffn=DepthwiseThen()) for stage in spec.stages))
 
 
-STATIC, DYNAMIC, INHOMOGENEOUS = DepthWise(), DepthWise(weights="dynamic"), DepthWise(weights="inhomogeneous")
+STATIC, DYNAMIC, INHOMOGENEOUS = DepthWise(), DepthWise(dynamics="homogeneous"), DepthWise(dynamics="inhomogeneous")
 
 SPECS = {
     "dwnet_tiny": dwnet(TINY, STATIC),

@@ -22,7 +22,9 @@ from .registry import register
 from .spec import BackboneSpec, Stage, alternate
 
 
-def deit(dim: int, heads: int, *, depth: int = 12, ratio: float = 4.0, patch: int = 16, img_size: int = 224) -> BackboneSpec:
+def deit(
+    dim: int, heads: int, *, depth: int = 12, ratio: float = 4.0, patch: int = 16, img_size: int = 224
+) -> BackboneSpec:
     """DeiT: one stage of global attention with a class token."""
     stage = Stage(dim, depth, Global(heads=heads), Mlp(ratio=ratio), aux=1, position=Learned())
     return BackboneSpec(Patchify(patch=patch), (stage,), "hosts", img_size=img_size)
@@ -41,9 +43,7 @@ def t2t(dim: int, heads: int, depth: int, ratio: float) -> BackboneSpec:
 
 def tnt(dim: int, heads: int, inner: PixelTransformer, *, depth: int = 12) -> BackboneSpec:
     """TNT: an inner transformer over the pixels of each patch."""
-    stage = Stage(
-        dim, depth, Global(heads=heads), Mlp(), LinearQkv(bias=False), aux=1, position=Learned(), inner=inner
-    )
+    stage = Stage(dim, depth, Global(heads=heads), Mlp(), LinearQkv(bias=False), aux=1, position=Learned(), inner=inner)
     return BackboneSpec(PixelEmbed(pixel_dim=inner.dim), (stage,), "hosts", eps=1e-5)
 
 
@@ -52,10 +52,12 @@ def pvt(depths: tuple[int, ...], *, reductions: tuple[int, ...] = (8, 4, 2, 1), 
     stages = []
     rows = zip((64, 128, 320, 512), depths, (1, 2, 5, 8), reductions, (8, 8, 4, 4), strict=True)
     for index, (dim, depth, heads, ratio, expansion) in enumerate(rows):
-        mixer: Mixer = SpatialReduction(heads=heads, ratio=ratio) if ratio > 1 else Global(heads=heads)
+        mixer: Mixer = SpatialReduction(heads=heads, sr_ratio=ratio) if ratio > 1 else Global(heads=heads)
         merge = ConvMerge() if index else None
         position = Learned(resize="bilinear")
-        stages.append(Stage(dim, depth, mixer, Mlp(ratio=expansion), merge=merge, aux=int(index == 3), position=position))
+        stages.append(
+            Stage(dim, depth, mixer, Mlp(ratio=expansion), merge=merge, aux=int(index == 3), position=position)
+        )
     return BackboneSpec(Patchify(patch=4, norm=True), tuple(stages), "hosts", drop_path=drop_path)
 
 
@@ -78,7 +80,9 @@ def swin(
     return BackboneSpec(embed, tuple(stages), "hosts", eps=1e-5, pool="mean", drop_path=drop_path, img_size=img_size)
 
 
-def swinv2(dim: int, depths: tuple[int, ...], heads: tuple[int, ...], *, window: int, patch: int, img_size: int) -> BackboneSpec:
+def swinv2(
+    dim: int, depths: tuple[int, ...], heads: tuple[int, ...], *, window: int, patch: int, img_size: int
+) -> BackboneSpec:
     """Swin v2: cosine attention, norms behind the parts."""
     spec = swin(dim, depths, heads, window=window, patch=patch, drop_path=0.1, img_size=img_size)
     stages = []

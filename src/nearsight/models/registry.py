@@ -10,11 +10,21 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
 
-from .backbone import Backbone, pair
-from .options import apply_options
+from .backbone import Backbone, input_shapes, pair
+from .options import OF_BACKBONE, apply_options
 from .spec import BackboneSpec
 
 MODELS: dict[str, BackboneSpec] = {}
+OF_TIMM = (  # what timm's builder takes beside the settings of the backbone
+    *("device", "dtype", "features_only", "feature_cls", "feature_cfg", "out_indices", "output_fmt", "cache_dir"),
+    *(
+        "pretrained_cfg",
+        "pretrained_cfg_overlay",
+        "pretrained_strict",
+        "pretrained_filter_fn",
+        "pretrained_custom_load",
+    ),
+)
 
 
 def register(module: str, specs: Mapping[str, BackboneSpec]) -> None:
@@ -27,17 +37,13 @@ def register(module: str, specs: Mapping[str, BackboneSpec]) -> None:
 
 def describe(spec: BackboneSpec, img_size: int | tuple[int, int] | None = None, in_chans: int = 3) -> dict[str, Any]:
     """timm's description of a model: input, normalisation, names of the first layer and of the classifier."""
-    height, width = pair(img_size or spec.img_size)
-    stride = spec.strides[-1]
-    return {
+    size = pair(img_size or spec.img_size)
+    return input_shapes(spec, size, in_chans) | {
         "num_classes": 1000,
-        "input_size": (in_chans, height, width),
-        "pool_size": None if spec.aux else (-(-height // stride), -(-width // stride)),
-        "min_input_size": (in_chans, stride, stride),
-        "crop_pct": 0.875 if height > 64 else 1.0,
+        "crop_pct": 0.875 if size[0] > 64 else 1.0,
         "interpolation": "bicubic",
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
+        "mean": IMAGENET_DEFAULT_MEAN if in_chans == 3 else (0.5,) * in_chans,
+        "std": IMAGENET_DEFAULT_STD if in_chans == 3 else (0.5,) * in_chans,
         "first_conv": spec.embed.first_conv,
         "classifier": ("head", "head_dist") if spec.distilled else "head",
     }
@@ -57,22 +63,24 @@ def entry_point(name: str, module: str) -> Callable[..., nn.Module]:
 
 def create_from_spec(name: str, spec: BackboneSpec, pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """Build a spec through timm, so that `features_only`, `pretrained_cfg` and the like work."""
-    reserved = {"img_size", "in_chans", "num_classes", "global_pool", "drop_rate", "drop_path_rate", "device", "dtype"}
-    of_timm = {"features_only", "feature_cls", "feature_cfg", "out_indices", "pretrained_cfg", "pretrained_cfg_overlay"}
-    of_timm |= {"cache_dir", "pretrained_strict", "output_fmt", "pretrained_filter_fn", "pretrained_custom_load"}
-    options = {key: kwargs.pop(key) for key in list(kwargs) if key not in reserved | of_timm}
+    options = {key: kwargs.pop(key) for key in list(kwargs) if key not in (*OF_BACKBONE, *OF_TIMM)}
     spec = apply_options(name, spec, {key: value for key, value in options.items() if value is not None})
     overlay = describe(spec, kwargs.get("img_size"), kwargs.get("in_chans") or 3)
     overlay["num_classes"] = kwargs.get("num_classes", 1000)
-    levels = len(spec.stages)
     return build_model_with_cfg(
         partial(make_backbone, spec),
         name,
         pretrained,
-        feature_cfg={"out_indices": 3 if levels == 1 else tuple(range(levels)), "feature_cls": "getter"},
+        feature_cfg={"out_indices": default_levels(spec), "feature_cls": "getter"},
         pretrained_cfg_overlay=overlay | (kwargs.pop("pretrained_cfg_overlay", None) or {}),
         **kwargs,
     )
+
+
+def default_levels(spec: BackboneSpec) -> int | tuple[int, ...]:
+    """Which maps `features_only` returns: those of all stages, or behind the last three blocks of a single one."""
+    levels = len(spec.stages)
+    return 3 if levels == 1 else tuple(range(levels))
 
 
 def make_backbone(

@@ -130,7 +130,8 @@ def _(new: SlidingModule, old: Any) -> Changes:
 @changes.register
 def _(new: LocalMlpModule, old: Any) -> Changes:
     def weight(weight: Tensor) -> Tensor:  # [rows, columns, groups, size**2, size**2]
-        weight = resize_plane(weight, tuple(new.weight.shape[:2]), "bilinear")
+        rows, columns = new.weight.shape[:2]
+        weight = resize_plane(weight, (rows, columns), "bilinear")
         if old.size == new.size:
             return weight
         pairs = weight.unflatten(4, (old.size, old.size)).unflatten(3, (old.size, old.size))
@@ -147,7 +148,8 @@ def _(new: LocalMlpModule, old: Any) -> Changes:
 @changes.register
 def _(new: SharedKernel, old: Any) -> Changes:
     def weight(weight: Tensor) -> Tensor:  # [1, H, W, kernel**2, groups]
-        places = resize_plane(weight[0], tuple(new.weight.shape[1:3]), "bilinear")
+        height, width = new.weight.shape[1:3]
+        places = resize_plane(weight[0], (height, width), "bilinear")
         taps = places.unflatten(2, (old.kernel, old.kernel)).movedim((2, 3), (0, 1))
         return resize_kernel(taps, new.kernel).movedim((0, 1), (2, 3)).flatten(2, 3)[None]
 

@@ -1,11 +1,12 @@
 """A model as a value: which part fills each slot of each stage, and how that value is written to and read from JSON."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Literal
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .. import parts
-from ..parts import Learned, LinearQkv, Mlp, PixelTransformer, Sinusoid
+from ..parts import Learned, LinearQkv, Mlp, PixelEmbed, PixelTransformer, Sinusoid
 from ..parts.slots import Embed, Ffn, Merge, Mixer, Qkv
 
 
@@ -38,7 +39,7 @@ class Stage:
 
     dim: int
     depth: int
-    mixer: Mixer | None | tuple[Mixer | None, ...]
+    mixer: Mixer | tuple[Mixer | None, ...] | None
     ffn: Ffn | tuple[Ffn, ...] = Mlp()
     qkv: Qkv | tuple[Qkv, ...] = LinearQkv()
     merge: Merge | None = None
@@ -66,7 +67,7 @@ class BackboneSpec:
         stages: The stages, fine to coarse.
         family: Which family file it comes from.
         eps: Epsilon of the blocks' norms and of the last norm.
-        pool: What the head looks at: the first token (`token`), the mean of the patch tokens (`mean`) or of all (`all`).
+        pool: What the head looks at: the first token (`token`), the mean of patch tokens (`mean`) or of all (`all`).
         neck: Width of a layer between the last norm and the pooling (LightViT), or None.
         distilled: A second head on the second auxiliary token; the answers are averaged.
         drop_path: Default rate of stochastic depth, growing linearly over the depth.
@@ -95,15 +96,36 @@ class BackboneSpec:
 
     def check(self) -> None:
         """Refuse combinations that have no meaning, with a sentence that says why."""
+        check_fields(self)
         aux = 0
         for number, stage in enumerate(self.stages, 1):
             aux += stage.aux
             if (stage.merge is None) != (number == 1):
                 raise ValueError(f"Stage {number} must {'not ' if number == 1 else ''}have a merge part.")
+            self._check_slots(stage, number)
             for layer in stage.layers():
                 self._check_layer(layer, number, aux)
         if self.pool == "token" and aux < 1 + self.distilled:
             raise ValueError("The head reads an auxiliary token but the model has none; use pool='mean'.")
+
+    def _check_slots(self, stage: Stage, number: int) -> None:
+        for slot in ("mixer", "qkv", "ffn"):
+            given = getattr(stage, slot)
+            if isinstance(given, tuple) and len(given) != stage.depth:
+                raise ValueError(
+                    f"Stage {number} has {stage.depth} layers but {len(given)} parts in its {slot} slot; "
+                    f"give one part or {stage.depth}."
+                )
+        if stage.inner is None:
+            return
+        if not isinstance(self.embed, PixelEmbed) or number > 1:
+            raise ValueError(f"PixelTransformer has no place in stage {number}: only PixelEmbed feeds it, in stage 1.")
+        wanted, made = (stage.inner.side, stage.inner.dim), (self.embed.side, self.embed.pixel_dim)
+        if wanted != made:
+            raise ValueError(
+                f"PixelTransformer is made for {wanted[0]}x{wanted[0]} pixel tokens {wanted[1]} wide, "
+                f"but PixelEmbed makes {made[0]}x{made[0]} of {made[1]}."
+            )
 
     def _check_layer(self, layer: Layer, number: int, aux: int) -> None:
         name = type(layer.mixer).__name__
@@ -112,9 +134,53 @@ class BackboneSpec:
                 f"{name} in stage {number} has no place for the {aux} auxiliary token(s) of this model; "
                 "use Global or GatherBroadcast there, or build the model with aux=0 and pool='mean'."
             )
-        if layer.qkv != LinearQkv(getattr(layer.qkv, "bias", True)) and not getattr(layer.mixer, "fed_by_qkv", False):
-            reason = "there is no mixer" if layer.mixer is None else f"{name} makes no queries, keys and values from one map"
+        if not isinstance(layer.qkv, LinearQkv) and not getattr(layer.mixer, "fed_by_qkv", False):
+            reason = (
+                "there is no mixer" if layer.mixer is None else f"{name} makes no queries, keys and values from one map"
+            )
             raise ValueError(f"{type(layer.qkv).__name__} has no place in stage {number}: {reason}.")
+
+
+def check_fields(value: Any) -> None:
+    """Refuse a spec, stage or part if a field of it, or of a part inside it, holds a value of another type."""
+    hints = get_type_hints(type(value))
+    for field in fields(value):
+        held, hint = getattr(value, field.name), hints[field.name]
+        if not fits(held, hint):
+            kind = type(value).__name__
+            raise ValueError(f"{field.name}={held!r} does not suit {kind}, which takes {wording(hint)} there.")
+        for part in held if isinstance(held, tuple) else (held,):
+            if is_dataclass(part):
+                check_fields(part)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in inside
+    if origin in (Union, UnionType):
+        return any(fits(value, one) for one in inside)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        wanted = inside[:1] * len(value) if inside[-1] is ... else inside
+        return len(value) == len(wanted) and all(map(fits, value, wanted))
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def wording(hint: Any) -> str:
+    """An annotated type in words."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " or ".join(map(repr, inside))
+    if origin in (Union, UnionType):
+        return " or ".join(map(wording, inside))
+    if origin is tuple:
+        return f"a tuple of {wording(inside[0])}"
+    return "None" if hint is NoneType else hint.__name__
 
 
 def alternate(part: Any, depth: int) -> tuple[Any, ...]:
@@ -133,6 +199,8 @@ def to_json(value: Any) -> Any:
         {'type': 'Mlp', 'ratio': 2.0, 'act': 'gelu'}
     """
     if is_dataclass(value):
+        if type(value) not in SPEC_TYPES.values():
+            raise TypeError(f"{type(value).__name__} is not a part of Nearsight, so a model with it has no JSON form.")
         return {"type": type(value).__name__} | {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
     return [to_json(v) for v in value] if isinstance(value, tuple) else value
 
@@ -144,11 +212,16 @@ def from_json(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     name = value.get("type")
-    if name not in SPEC_TYPES:
+    if not isinstance(name, str) or name not in SPEC_TYPES:
         raise ValueError(f"A model description names the type {name!r}, which Nearsight does not have.")
     kind = SPEC_TYPES[name]
     known = {f.name for f in fields(kind)}
     given = {key: from_json(v) for key, v in value.items() if key != "type"}
     if unknown := sorted(given.keys() - known):
-        raise ValueError(f"A model description gives {name} the unknown field {unknown[0]!r}; it has {', '.join(sorted(known))}.")
+        raise ValueError(
+            f"A model description gives {name} the unknown field {unknown[0]!r}; it has {', '.join(sorted(known))}."
+        )
+    required = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+    if absent := sorted(required - given.keys()):
+        raise ValueError(f"A model description leaves out the field {absent[0]!r} of {name}.")
     return kind(**given)

@@ -35,15 +35,18 @@ def resize_relative_table(table: Tensor, old: tuple[int, int], new: tuple[int, i
     return spread[0].permute(1, 2, 0).flatten(0, 1).to(table.dtype)
 
 
-def log_spaced_offsets(size: int, device: torch.device | None = None) -> Tensor:
-    """Offsets inside a `size` x `size` window on SwinV2's logarithmic scale: `[(2*size-1)**2, 2]`."""
-    span = torch.arange(1 - size, size, device=device, dtype=torch.float32) * 8 / max(size - 1, 1)
+def log_spaced_offsets(size: int, device: torch.device | None = None, trained: int | None = None) -> Tensor:
+    """Offsets inside a `size` x `size` window on SwinV2's logarithmic scale: `[(2*size-1)**2, 2]`.
+
+    The scale is that of windows `trained` on a side, or of these.
+    """
+    span = torch.arange(1 - size, size, device=device, dtype=torch.float32) * 8 / max((trained or size) - 1, 1)
     span = span.sign() * torch.log2(span.abs() + 1) / 3  # log2(8) = 3
     return torch.stack(torch.meshgrid(span, span, indexing="ij"), dim=-1).flatten(0, 1)
 
 
 def shift_mask(height: int, width: int, size: int, shift: tuple[int, int], device: torch.device | None) -> Tensor:
-    """Which pairs inside a cyclically shifted window were neighbours before the shift: bool `[windows, size**2, size**2]`."""
+    """Which pairs in a cyclically shifted window were neighbours before the shift: `[windows, size**2, size**2]`."""
 
     def region(length: int, offset: int) -> Tensor:
         place = torch.arange(length, device=device)

@@ -8,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .precision import wide
+from .tally import tally
+
 
 def same_padding(kernel: int) -> tuple[int, int]:
     """Zeros before and after, so that a `kernel`-wide window keeps the size; an even kernel has one more behind."""
@@ -26,7 +29,7 @@ def gather_taps(field: Tensor, weights: Tensor, kernel: int) -> Tensor:
 
     Args:
         field: `[B, H, W, G, K]`, K channels in each of G groups.
-        weights: `[B or 1, H, W, kernel*kernel, G]`, one weight per position, tap (row-major) and group.
+        weights: `[B or 1, H or 1, W or 1, kernel*kernel, G]`, one weight per position, tap (row-major) and group.
         kernel: Side of the window.
 
     Returns:
@@ -38,16 +41,16 @@ def gather_taps(field: Tensor, weights: Tensor, kernel: int) -> Tensor:
         9.0
     """
     height, width = field.shape[1:3]
+    tally(field.numel() * kernel * kernel)
     # Groups go last: all K channels of a group share a weight, so the inner loop multiplies two contiguous rows of G.
     padded = pad_for_window(field.transpose(3, 4).contiguous(), kernel)
-    total: Tensor | None = None
-    for tap in range(kernel * kernel):
+    dtype = torch.promote_types(field.dtype, weights.dtype)
+    total = padded.new_zeros(field.transpose(3, 4).shape, dtype=wide(dtype))
+    for tap, weight in enumerate(weights.unbind(3)):
         row, column = divmod(tap, kernel)
         shifted = padded[:, row : row + height, column : column + width]
-        term = shifted * weights[:, :, :, tap, None, :]
-        total = term if total is None else total + term
-    assert total is not None
-    return total.transpose(3, 4)
+        total = total.addcmul(shifted, weight[:, :, :, None])
+    return total.to(dtype).transpose(3, 4)
 
 
 def tap_products(queries: Tensor, keys: Tensor, kernel: int) -> Tensor:
@@ -62,6 +65,7 @@ def tap_products(queries: Tensor, keys: Tensor, kernel: int) -> Tensor:
         `[B, H, W, kernel*kernel, h]`; a key outside the map counts as zero.
     """
     height, width = queries.shape[1:3]
+    tally(queries.numel() * kernel * kernel)
     padded = pad_for_window(keys, kernel)
     products = []
     for tap in range(kernel * kernel):
@@ -87,7 +91,9 @@ def unfold_taps(field: Tensor, kernel: int) -> Tensor:
 
 def unfold_gather_taps(field: Tensor, weights: Tensor, kernel: int) -> Tensor:
     """Plain reference of `gather_taps`, with the input unfolded `kernel**2`-fold."""
-    return torch.einsum("bhwtgk,bhwtg->bhwgk", unfold_taps(field, kernel), weights.expand(len(field), -1, -1, -1, -1))
+    return torch.einsum(
+        "bhwtgk,bhwtg->bhwgk", unfold_taps(field, kernel), weights.expand(field.shape[0], -1, -1, -1, -1)
+    )
 
 
 def unfold_tap_products(queries: Tensor, keys: Tensor, kernel: int) -> Tensor:

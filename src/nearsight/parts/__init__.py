@@ -3,7 +3,7 @@
 from .attention import Global, SpatialReduction, Window
 from .depthwise import DepthWise
 from .embed import ConvStem, Patchify
-from .feedforward import BiGate, DepthwiseThen, LocalityFfn, Mlp
+from .feedforward import BiGate, DepthwiseThen, LocalityFfn, Mlp, PatchesOnly
 from .gather import GatherBroadcast
 from .local_mlp import LocalMlp
 from .merge import ConcatMerge, ConvMerge, DeformableMerge, ResidualMerge
@@ -30,6 +30,7 @@ __all__ = [
     "LocalMlp",
     "LocalityFfn",
     "Mlp",
+    "PatchesOnly",
     "Patchify",
     "PixelEmbed",
     "PixelTransformer",

@@ -25,7 +25,7 @@ def join_heads(tokens: Tensor) -> Tensor:
 
 def check_heads(width: int, heads: int) -> None:
     """Refuse a number of heads that does not divide the width of queries, keys and values."""
-    if width % heads:
+    if heads < 1 or width % heads:
         raise ValueError(f"{heads} heads do not divide a width of {width}; choose heads that do.")
 
 
@@ -72,11 +72,11 @@ class GlobalModule(TokenModule):
         return self.proj(join_heads(mixed))
 
     def bias(self, grid: Grid) -> Tensor | None:
-        """Relative bias `[h, N, N]` on this grid; zero for auxiliary tokens."""
+        """Relative bias `[1, h, N, N]` on this grid; zero for auxiliary tokens."""
         if self.table is None:
             return None
         size = (grid.height, grid.width)
-        bias = pairwise_bias(resize_relative_table(self.table, self.map_size, size), *size)
+        bias = pairwise_bias(resize_relative_table(self.table, self.map_size, size), *size)[None]
         return F.pad(bias, (grid.aux, 0, grid.aux, 0)) if grid.aux else bias
 
 
@@ -93,6 +93,7 @@ class Window(Mixer):
         shifted: Move the windows by half their side.
         cosine: Swin v2: cosine similarity with a learned temperature, and a bias from a small network over offsets.
         relative: Learned bias per relative position (without `cosine`).
+        trained_window: Side of the windows in an earlier training; `cosine` scales offsets as there. None: as here.
     """
 
     fed_by_qkv: ClassVar[bool] = True
@@ -102,6 +103,7 @@ class Window(Mixer):
     shifted: bool = False
     cosine: bool = False
     relative: bool = True
+    trained_window: int | None = None
 
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         return WindowModule(site, self, qkv)
@@ -118,7 +120,7 @@ class WindowModule(TokenModule):
         self.qkv = qkv.build(Site(site.dim, Grid(self.size, self.size), site.norm, site.eps), part.heads)
         check_heads(self.qkv.width, part.heads)
         self.proj = nn.Linear(self.qkv.width, site.dim)
-        self.similarity = CosineSimilarity(part.heads) if part.cosine else None
+        self.similarity = CosineSimilarity(part.heads, part.trained_window) if part.cosine else None
         relative = part.relative and not part.cosine
         self.table = bias_table((2 * self.size - 1) ** 2, part.heads) if relative else None
 
@@ -149,7 +151,10 @@ class WindowModule(TokenModule):
         return join_heads(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=1.0))
 
     def mask(self, height: int, width: int, shift: tuple[int, int], pieces: Tensor) -> Tensor | None:
-        """What is added to the logits: relative bias, and minus infinity between places that only the shift joined."""
+        """What is added to the logits: relative bias, and minus infinity between places that only the shift joined.
+
+        Without a bias: which places may see each other.
+        """
         bias: Tensor | None = None
         if self.similarity is not None:
             bias = self.similarity.bias(self.size).to(pieces.dtype)[None]
@@ -158,45 +163,49 @@ class WindowModule(TokenModule):
         if not any(shift):
             return bias
         joined = shift_mask(height, width, self.size, shift, pieces.device)[:, None]  # [windows, 1, size**2, size**2]
-        if bias is None:
-            bias = pieces.new_zeros(())
-        mask = bias.masked_fill(~joined, -torch.inf) if bias.ndim == 0 else torch.where(joined, bias, -torch.inf)
-        return mask.repeat(len(pieces) // len(mask), 1, 1, 1)
+        mask = joined if bias is None else torch.where(joined, bias, -torch.inf)
+        return mask.repeat(pieces.shape[0] // mask.shape[0], 1, 1, 1)
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Vectors of length one; zero stays zero, also in float16, where the usual 1e-12 is zero itself."""
+    return F.normalize(vectors, dim=-1, eps=max(1e-12, torch.finfo(vectors.dtype).tiny))
 
 
 class CosineSimilarity(nn.Module):
     """Swin v2's logits: cosine times a learned temperature, plus a bias that a network computes from the offset."""
 
-    def __init__(self, heads: int):
+    def __init__(self, heads: int, trained_window: int | None = None):
         super().__init__()
+        self.trained_window = trained_window
         self.logit_scale = nn.Parameter(torch.full((heads, 1, 1), math.log(10)))
         self.offset_mlp = nn.Sequential(nn.Linear(2, 512), nn.ReLU(), nn.Linear(512, heads, bias=False))
 
     def scale(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Unit-length queries times the temperature, and unit-length keys."""
         temperature = self.logit_scale.clamp(max=math.log(100)).exp()
-        return F.normalize(queries, dim=-1) * temperature, F.normalize(keys, dim=-1)
+        return unit(queries) * temperature, unit(keys)
 
     def bias(self, size: int) -> Tensor:
         """Bias `[h, size**2, size**2]`."""
-        offsets = log_spaced_offsets(size, self.logit_scale.device).to(self.logit_scale.dtype)
+        offsets = log_spaced_offsets(size, self.logit_scale.device, self.trained_window).to(self.logit_scale.dtype)
         return 16 * pairwise_bias(self.offset_mlp(offsets), size, size).sigmoid()
 
 
 @dataclass(frozen=True)
 class SpatialReduction(Mixer):
-    """Queries from all tokens, keys and values from a map reduced by `ratio` (PVT).
+    """Queries from all tokens, keys and values from a map reduced by `sr_ratio` (PVT).
 
     Attributes:
         heads: Attention heads.
-        ratio: Side of the patches that are reduced to one key.
+        sr_ratio: Side of the patches that are reduced to one key.
         bias: Biases of queries, keys and values.
     """
 
     carries_aux: ClassVar[bool] = True
 
     heads: int = 1
-    ratio: int = 8
+    sr_ratio: int = 8
     bias: bool = True
 
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
@@ -210,10 +219,10 @@ class SpatialReductionModule(TokenModule):
         super().__init__()
         check_heads(dim, part.heads)
         self.heads = part.heads
-        self.ratio = part.ratio
+        self.ratio = part.sr_ratio
         self.q = nn.Linear(dim, dim, bias=part.bias)
         self.kv = nn.Linear(dim, 2 * dim, bias=part.bias)
-        self.reduce = nn.Conv2d(dim, dim, part.ratio, stride=part.ratio)
+        self.reduce = nn.Conv2d(dim, dim, part.sr_ratio, stride=part.sr_ratio)
         self.norm = nn.LayerNorm(dim)
         self.proj = nn.Linear(dim, dim)
 
@@ -223,5 +232,3 @@ class SpatialReductionModule(TokenModule):
         keys, values = self.kv(with_aux(tokens, reduced, grid)).chunk(2, dim=-1)
         queries, keys, values = (split_heads(t, self.heads) for t in (self.q(tokens), keys, values))
         return self.proj(join_heads(F.scaled_dot_product_attention(queries, keys, values)))
-
-

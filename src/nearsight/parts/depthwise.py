@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid, image, lattice, sequence
+from ..lattice import Grid, image, lattice, pad_to_multiple, sequence
 from ..ops.sliding import gather_taps, same_padding
 from .norm import make_norm
 from .pointwise import Conv1x1
@@ -35,33 +35,37 @@ class DepthWise(Mixer):
 
     Attributes:
         kernel: Side of the depth-wise kernel.
-        weights: `static`; `dynamic`, predicted once per image (homogeneous); or `inhomogeneous`, per position.
+        dynamics: Kernels that are parameters (`static`), predicted once per image (`homogeneous`) or per position
+            (`inhomogeneous`).
         reduction: Bottleneck of the weight prediction.
         channels_per_group: Channels that share a predicted weight (inhomogeneous only).
         heads: With `share_channels`: number of channel groups that share a kernel.
         share_channels: Share the static kernel over the channels of a head (Table 4).
         share_positions: Share the static kernel over positions; without it there is a kernel per position (Table 4).
         norm: Normalisation inside the block.
+        pad_to: Pad the map to multiples of this side before the block and crop it after, as the released detectors
+            and segmenters do (with 7); it changes the borders.
     """
 
     normed: ClassVar[bool] = False
 
     kernel: int = 7
-    weights: Literal["static", "dynamic", "inhomogeneous"] = "static"
+    dynamics: Literal["static", "homogeneous", "inhomogeneous"] = "static"
     reduction: int = 4
     channels_per_group: int = 3
     heads: int = 1
     share_channels: bool = False
     share_positions: bool = True
     norm: str = "batch"
+    pad_to: int | None = None
 
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
-        return DepthWiseModule(site.dim, self.norm, self.make_spatial(site))
+        return DepthWiseModule(site.dim, self, self.make_spatial(site))
 
     def make_spatial(self, site: Site) -> TokenModule:
         """The spatial operation between the two point-wise layers."""
-        match self.weights:
-            case "dynamic":
+        match self.dynamics:
+            case "homogeneous":
                 return DynamicKernel(site.dim, self.kernel, self.reduction)
             case "inhomogeneous":
                 return InhomogeneousKernel(site.dim, self.kernel, self.reduction, self.channels_per_group)
@@ -70,14 +74,16 @@ class DepthWise(Mixer):
                 return SharedKernel(site.dim, self.kernel, groups, None if self.share_positions else site.grid)
             case "static":
                 return StaticKernel(site.dim, self.kernel)
-        raise ValueError(f"weights={self.weights!r} is not known; use static, dynamic or inhomogeneous.")
+        raise ValueError(f"dynamics={self.dynamics!r} is not known; use static, homogeneous or inhomogeneous.")
 
 
 class DepthWiseModule(TokenModule):
     """`norm(point(relu(norm(spatial(relu(norm(point(x))))))))`."""
 
-    def __init__(self, dim: int, norm: str, spatial: TokenModule):
+    def __init__(self, dim: int, part: DepthWise, spatial: TokenModule):
         super().__init__()
+        norm = part.norm
+        self.pad_to = part.pad_to
         self.point_in = Conv1x1(dim, dim, bias=False)
         self.norm_in = make_norm(norm, dim)
         self.spatial = spatial
@@ -86,6 +92,15 @@ class DepthWiseModule(TokenModule):
         self.norm_out = make_norm(norm, dim)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        if self.pad_to is None:
+            return self.mix(tokens, grid)
+        field = pad_to_multiple(lattice(tokens, grid), self.pad_to)
+        wide = Grid(field.shape[1], field.shape[2])
+        mixed = lattice(self.mix(field.flatten(1, 2), wide), wide)
+        return mixed[:, : grid.height, : grid.width].flatten(1, 2)
+
+    def mix(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """The block on the map as it is."""
         tokens = self.norm_in(self.point_in(tokens)).relu()
         tokens = self.norm_mid(self.spatial(tokens, grid)).relu()
         return self.norm_out(self.point_out(tokens))
@@ -145,7 +160,7 @@ class InhomogeneousKernel(TokenModule):
 
 
 class SharedKernel(TokenModule):
-    """Static kernels shared over the channels of a group; one for all positions, or one for each (`positions` given)."""
+    """Static kernels shared over the channels of a group; one for all positions, or for each (`positions` given)."""
 
     def __init__(self, dim: int, kernel: int, groups: int, positions: Grid | None):
         super().__init__()

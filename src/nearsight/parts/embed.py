@@ -1,6 +1,7 @@
 """What fills the embed slot: plain patches, or LightViT's overlapping convolutions."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,10 +17,12 @@ class Patchify(Embed):
     Attributes:
         patch: Side of a patch in pixels.
         norm: Layer norm behind it.
+        edge: What happens to pixels that fill no whole patch: `pad` with zeros, or `crop` them.
     """
 
     patch: int = 16
     norm: bool = False
+    edge: Literal["pad", "crop"] = "pad"
 
     @property
     def stride(self) -> int:
@@ -30,19 +33,20 @@ class Patchify(Embed):
 
 
 class PatchifyModule(EmbedModule):
-    """`norm(conv(x))`; an image that patches do not divide gets zeros on the right and at the bottom."""
+    """`norm(conv(x))`; an image that patches do not divide is padded or cropped on the right and at the bottom."""
 
     def __init__(self, dim: int, in_chans: int, part: Patchify):
         super().__init__()
         self.stride = part.patch
+        self.pads = part.edge == "pad"
         self.proj = nn.Conv2d(in_chans, dim, part.patch, stride=part.patch)
         self.norm = nn.LayerNorm(dim) if part.norm else nn.Identity()
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid, None]:
         down, right = -images.shape[2] % self.stride, -images.shape[3] % self.stride
-        if down or right:
+        if self.pads and (down or right):
             images = F.pad(images, (0, right, 0, down))
-        patches = self.proj(images)
+        patches = self.proj(images)  # a convolution crops what fills no whole patch
         return self.norm(sequence(patches)), Grid(patches.shape[2], patches.shape[3]), None
 
 
@@ -67,7 +71,9 @@ class ConvStem(Embed):
     def build(self, dim: int, in_chans: int, image_size: tuple[int, int]) -> EmbedModule:
         strides = {8: (2, 2, 2), 4: (2, 2, 1), 2: (2, 1, 1)}
         if self.patch not in strides:
-            raise ValueError(f"The convolutional stem has stride 2, 4 or 8, not {self.patch}; set patch_size to one of these.")
+            raise ValueError(
+                f"The convolutional stem has stride 2, 4 or 8, not {self.patch}; set patch_size to one of these."
+            )
         return ConvStemModule(dim, in_chans, self.patch, strides[self.patch])
 
 
@@ -79,7 +85,12 @@ class ConvStemModule(EmbedModule):
         self.stride = stride
         inner = dim // 2
         layers: list[nn.Module] = []
-        for channels, groups, step in ((in_chans, 1, strides[0]), (inner, inner, 1), (inner, inner, 1), (inner, inner, strides[1])):
+        for channels, groups, step in (
+            (in_chans, 1, strides[0]),
+            (inner, inner, 1),
+            (inner, inner, 1),
+            (inner, inner, strides[1]),
+        ):
             layers.append(nn.Conv2d(channels, inner, 3, stride=step, padding=1, groups=groups, bias=False))
             layers += [nn.BatchNorm2d(inner), nn.GELU()]
         self.stem = nn.Sequential(*layers)

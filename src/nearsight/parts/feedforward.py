@@ -1,4 +1,4 @@
-"""What fills the feed-forward slot: the plain MLP, LocalViT's, LightViT's, and one with a depth-wise convolution before."""
+"""What fills the feed-forward slot: the plain MLP, LocalViT's, LightViT's, and a depth-wise convolution before any."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -44,7 +44,7 @@ class MlpModule(TokenModule):
 
 @dataclass(frozen=True)
 class LocalityFfn(Ffn):
-    """LocalViT's feed-forward: a depth-wise convolution between the two point-wise layers (LocalViT eq. 8 to 11).
+    """LocalViT's feed-forward: a depth-wise convolution between the two point-wise layers (LocalViT eq. 6, 8 and 9).
 
     It carries its own batch norms, so the block puts no norm in front and no drop path behind it. Auxiliary tokens
     pass by untouched.
@@ -125,7 +125,7 @@ def make_channel_gate(part: LocalityFfn, hidden: int) -> nn.Module | None:
 
 @dataclass(frozen=True)
 class BiGate(Ffn):
-    """LightViT's feed-forward: an MLP whose output is re-weighted over channels and positions (LightViT section 3.4).
+    """LightViT's feed-forward: an MLP whose output is re-weighted over channels and positions (LightViT section 3.2).
 
     Attributes:
         ratio: Hidden width of the MLP.
@@ -194,3 +194,39 @@ class DepthwiseThenModule(TokenModule):
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         local = zeros_for_aux(sequence(self.local(image(tokens, grid))), grid)
         return local + self.ffn(self.norm(tokens + local), grid)
+
+
+@dataclass(frozen=True)
+class PatchesOnly(Ffn):
+    """Another feed-forward part on the patch tokens alone; auxiliary tokens pass by untouched.
+
+    The last block of LightViT's released detection backbones has it: nothing reads the global tokens behind it, and
+    its gate's mean leaves them out.
+
+    Attributes:
+        ffn: The feed-forward part.
+    """
+
+    ffn: Ffn = field(default_factory=Mlp)
+
+    @property
+    def normed(self) -> bool:  # type: ignore[override]
+        return self.ffn.normed
+
+    @property
+    def drops(self) -> bool:  # type: ignore[override]
+        return self.ffn.drops
+
+    def build(self, site: Site) -> TokenModule:
+        return PatchesOnlyModule(self.ffn.build(site))
+
+
+class PatchesOnlyModule(TokenModule):
+    """`[0 ; ffn(patches)]`."""
+
+    def __init__(self, ffn: TokenModule):
+        super().__init__()
+        self.ffn = ffn
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        return zeros_for_aux(self.ffn(tokens[:, grid.aux :], Grid(grid.height, grid.width)), grid)

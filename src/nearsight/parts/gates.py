@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 
 class SqueezeExcite(nn.Module):
-    """Channel gate from the mean over positions through a bottleneck of `squeezed` channels (LocalViT, dwconv Table 15)."""
+    """Channel gate from the mean over positions through `squeezed` channels (LocalViT, dwconv Table 15)."""
 
     def __init__(self, dim: int, squeezed: int):
         super().__init__()
+        squeezed = max(1, squeezed)
         self.reduce = nn.Linear(dim, squeezed)
         self.expand = nn.Linear(squeezed, dim)
 
@@ -34,7 +35,7 @@ class EfficientChannelAttention(nn.Module):
 
 
 class BiDimensionalGate(nn.Module):
-    """LightViT's gate: channels from the mean of all tokens, positions from each token beside that mean (section 3.4).
+    """LightViT's gate: channels from the mean of all tokens, positions from each token beside that mean (section 3.2).
 
     The gate is read from the normalised tokens and multiplies the un-normalised ones.
     """

@@ -83,8 +83,8 @@ class GatherBroadcastModule(TokenModule):
 
     def local(self, queries: Tensor, keys: Tensor, values: Tensor, grid: Grid, wide: Grid) -> Tensor:
         """Attention inside each window (eq. 1): `[B, N, C]`."""
-        pieces = [split_heads(windows(lattice(t, wide), self.size), self.heads) for t in (queries, keys, values)]
+        q, k, v = (split_heads(windows(lattice(t, wide), self.size), self.heads) for t in (queries, keys, values))
         bias = None if self.table is None else pairwise_bias(self.table, self.size, self.size)[None]
-        mixed = join_heads(F.scaled_dot_product_attention(*pieces, attn_mask=bias))
+        mixed = join_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=bias))
         field = unwindow(mixed, self.size, wide.height, wide.width)
         return field[:, : grid.height, : grid.width].flatten(1, 2)

@@ -1,4 +1,4 @@
-"""Local MLP: window attention whose weights are parameters instead of similarities (dwconv paper, section 3.2)."""
+"""Local MLP: window attention whose weights are parameters instead of similarities (dwconv paper, section 3.4)."""
 
 from dataclasses import dataclass
 
@@ -64,7 +64,7 @@ class LocalMlpModule(TokenModule):
         weights = self.weights_for(height // self.size, width // self.size)
         if any(shift):
             weights = weights * shift_mask(height, width, self.size, shift, field.device)[:, None]
-        mixed = weights @ pieces.unflatten(0, (len(field), -1))  # [B, windows, groups, size**2, C / groups]
+        mixed = torch.einsum("wgij,bwgjd->bwgid", weights, pieces.unflatten(0, (field.shape[0], -1)))
         field = unwindow(join_heads(mixed.flatten(0, 1)), self.size, height, width)
         if any(shift):
             field = field.roll(shift, dims=(1, 2))

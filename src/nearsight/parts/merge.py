@@ -20,10 +20,12 @@ def concat_2x2(field: Tensor) -> Tensor:
 
 
 class PatchMergeModule(MergeModule):
-    """Merges an even-sided lattice with `merge_patches`; auxiliary tokens go through a norm and a linear layer of their own.
+    """Merges an even-sided lattice with `merge_patches`; auxiliary tokens take a norm and a linear layer of their own.
 
-    An odd side gets a row or column of zeros first.
+    An odd side gets a row or column of zeros first, or its last row or column merges with nothing and is left out.
     """
+
+    pads = True
 
     def __init__(self, site: Site, in_dim: int):
         super().__init__()
@@ -36,8 +38,9 @@ class PatchMergeModule(MergeModule):
         raise NotImplementedError
 
     def forward(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-        patches = self.merge_patches(pad_to_multiple(lattice(tokens, grid), 2))
-        smaller = Grid(-(-grid.height // 2), -(-grid.width // 2), grid.aux)
+        field = lattice(tokens, grid)
+        patches = self.merge_patches(pad_to_multiple(field, 2) if self.pads else field)
+        smaller = Grid((grid.height + self.pads) // 2, (grid.width + self.pads) // 2, grid.aux)
         if self.aux_norm is None or self.aux_proj is None:
             return patches, smaller
         aux = self.aux_proj(self.aux_norm(tokens[:, : grid.aux]))
@@ -94,7 +97,7 @@ class ConvMergeModule(PatchMergeModule):
 
 @dataclass(frozen=True)
 class ResidualMerge(Merge):
-    """LightViT's residual merging: concatenate and project, plus the projected 2x2 maximum (section 3.5)."""
+    """LightViT's residual merging: concatenate and project, plus the projected 2x2 maximum (section 4.1)."""
 
     def build(self, site: Site, in_dim: int) -> MergeModule:
         return ResidualMergeModule(site, in_dim)
@@ -108,30 +111,39 @@ class ResidualMergeModule(ConcatMergeModule):
         self.shortcut = nn.Linear(in_dim, site.dim, bias=False)
 
     def merge_patches(self, field: Tensor) -> Tensor:
-        largest = concat_2x2(field).unflatten(-1, (4, -1)).amax(dim=3)  # [B, H/2, W/2, C]
+        largest = field.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).amax(dim=(2, 4))  # [B, H/2, W/2, C]
         return super().merge_patches(field) + self.shortcut(largest.flatten(1, 2))
+
+
+SAMPLERS = {"torchvision": deformable_2x2, "torch": deformable_2x2_reference}
 
 
 @dataclass(frozen=True)
 class DeformableMerge(Merge):
-    """LIT's deformable token merging: a 2x2 stride-2 convolution that learns where to sample (LIT eq. 4).
+    """LIT's deformable token merging: a 2x2 stride-2 convolution that learns where to sample (LIT eq. 7 and 8).
 
     Attributes:
-        kernel: `torchvision` (fast) or `torch` (plain PyTorch operators only; same numbers).
+        backend: `torchvision` (fast) or `torch` (plain PyTorch operators only; same numbers).
+        edge: What happens to the last row or column of an odd side: `pad` it with zeros, or `crop` it, as the released
+            detectors and segmenters do; samples may still fall on it.
     """
 
-    kernel: Literal["torchvision", "torch"] = "torchvision"
+    backend: Literal["torchvision", "torch"] = "torchvision"
+    edge: Literal["pad", "crop"] = "pad"
 
     def build(self, site: Site, in_dim: int) -> MergeModule:
-        return DeformableMergeModule(site, in_dim, self.kernel)
+        if self.backend not in SAMPLERS:
+            raise ValueError(f"backend={self.backend!r} is not known; use one of {', '.join(SAMPLERS)}.")
+        return DeformableMergeModule(site, in_dim, self.backend, self.edge)
 
 
 class DeformableMergeModule(PatchMergeModule):
     """`gelu(norm(deformable_conv(x)))`; the offsets start at zero, where it is a plain convolution."""
 
-    def __init__(self, site: Site, in_dim: int, kernel: str):
+    def __init__(self, site: Site, in_dim: int, backend: str, edge: str):
         super().__init__(site, in_dim)
-        self.sample = deformable_2x2 if kernel == "torchvision" else deformable_2x2_reference
+        self.pads = edge == "pad"
+        self.sample = SAMPLERS[backend]
         self.offsets = nn.Conv2d(in_dim, 8, 2, stride=2)
         self.conv = nn.Conv2d(in_dim, site.dim, 2, stride=2)
         self.norm = nn.BatchNorm2d(site.dim)

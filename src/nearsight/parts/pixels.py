@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 from timm.layers import DropPath
+from torch import Tensor, nn
 
 from ..lattice import Grid
 from .attention import Global
@@ -35,7 +35,11 @@ class PixelEmbed(Embed):
     @property
     def side(self) -> int:
         """Pixel tokens along a side of a patch."""
-        return -(-self.patch // self.pixel_stride)
+        if self.patch % self.pixel_stride:
+            raise ValueError(
+                f"patch={self.patch} is not a multiple of pixel_stride={self.pixel_stride}; choose one that is."
+            )
+        return self.patch // self.pixel_stride
 
     def build(self, dim: int, in_chans: int, image_size: tuple[int, int]) -> EmbedModule:
         return PixelEmbedModule(dim, in_chans, self)
@@ -63,7 +67,7 @@ class PixelEmbedModule(EmbedModule):
         grid = Grid(cells.shape[2] // self.side, cells.shape[3] // self.side)
         cells = cells.unflatten(3, (grid.width, self.side)).unflatten(2, (grid.height, self.side))
         pixels = cells.permute(0, 2, 4, 3, 5, 1).flatten(3, 4).flatten(0, 2) + self.position
-        tokens = self.norm2(self.fuse(self.norm1(pixels.reshape(len(images), grid.patches, -1))))
+        tokens = self.norm2(self.fuse(self.norm1(pixels.unflatten(0, (-1, grid.patches)).flatten(2))))
         return tokens, grid, pixels
 
 
@@ -106,5 +110,5 @@ class PixelTransformerModule(nn.Module):
     def forward(self, tokens: Tensor, pixels: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
         pixels = pixels + self.drop_path(self.mixer(self.norm1(pixels), self.grid))
         pixels = pixels + self.drop_path(self.ffn(self.norm2(pixels), self.grid))
-        news = self.fuse(self.norm_out(pixels).reshape(len(tokens), grid.patches, -1))
+        news = self.fuse(self.norm_out(pixels).unflatten(0, (-1, grid.patches)).flatten(2))
         return torch.cat((tokens[:, : grid.aux], tokens[:, grid.aux :] + news), dim=1), pixels

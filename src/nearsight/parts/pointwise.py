@@ -2,7 +2,6 @@
 
 from torch import nn
 
-
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "relu": nn.ReLU,
@@ -20,5 +19,3 @@ def make_activation(name: str) -> nn.Module:
     if name not in ACTIVATIONS:
         raise ValueError(f"act={name!r} is not known; use one of {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[name]()
-
-

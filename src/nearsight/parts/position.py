@@ -32,11 +32,12 @@ class Sinusoid:
 
     def build(self, dim: int, grid: Grid) -> "PositionTable":
         """A table for tokens `dim` wide on `grid`."""
-        place = torch.arange(grid.tokens, dtype=torch.float64)[:, None]
-        rate = 10000 ** (2 * torch.div(torch.arange(dim, dtype=torch.float64), 2, rounding_mode="floor") / dim)
-        angle = place / rate
-        table = torch.where(torch.arange(dim) % 2 == 0, angle.sin(), angle.cos()).float()[None]
-        return PositionTable(table, grid, "bicubic", trained=False)
+        with torch.device("cpu"):  # in float64, which not every device has
+            place = torch.arange(grid.tokens, dtype=torch.float64)[:, None]
+            channel = torch.arange(dim)
+            angle = place / 10000 ** (2 * (channel // 2).double() / dim)
+            table = torch.where(channel % 2 == 0, angle.sin(), angle.cos()).float()[None]
+        return PositionTable(table.to(torch.get_default_device()), grid, "bicubic", trained=False)
 
 
 class PositionTable(nn.Module):

@@ -45,7 +45,7 @@ class LinearQkvModule(QkvModule):
 
 @dataclass(frozen=True)
 class Life(Qkv):
-    """LIFE, the Local InFormation Enhancer: each scale of a convolution cascade gives a part of Q, K and V (LIFE eq. 3 to 6).
+    """The Local InFormation Enhancer: each scale of a convolution cascade gives a part of Q, K and V (LIFE eq. 3 to 6).
 
     Attributes:
         kernels: Kernel of each scale, in the order of the cascade. `(3,)` is the one-scale variant of LIFE's Table 4,
@@ -53,16 +53,20 @@ class Life(Qkv):
         scale_width: Channels n that a scale gives to each of Q, K and V. None shares the width evenly; where it does
             not divide, the next n with which all heads are equally wide.
         aux_key: How the auxiliary tokens' keys are made: `paper` concatenates the scales, `released` repeats the first.
+        qkv_norm: One layer norm applied to Q, to K and to V; an option of the release that the paper leaves off.
     """
 
     kernels: tuple[int, ...] = (1, 3, 5)
     scale_width: int | None = None
     aux_key: Literal["paper", "released"] = "paper"
+    qkv_norm: bool = False
 
     def build(self, site: Site, heads: int) -> QkvModule:
         if self.aux_key not in ("paper", "released"):
             raise ValueError(f"aux_key={self.aux_key!r} is not known; use paper or released.")
-        return LifeModule(site.dim, self.kernels, self.width_of_scale(site.dim, heads), self.aux_key)
+        if not isinstance(self.kernels, tuple) or not self.kernels:
+            raise ValueError(f"kernels={self.kernels!r} is no cascade; give one kernel per scale, such as (1, 3, 5).")
+        return LifeModule(site.dim, self, self.width_of_scale(site.dim, heads))
 
     def width_of_scale(self, dim: int, heads: int) -> int:
         """Channels n of one scale in tokens `dim` wide, attended by `heads` heads."""
@@ -78,16 +82,17 @@ class Life(Qkv):
 class LifeModule(QkvModule):
     """A cascade: scale s is a depth-wise convolution of scale s-1 and a point-wise layer to 3n channels."""
 
-    def __init__(self, dim: int, kernels: tuple[int, ...], scale_width: int, aux_key: str):
+    def __init__(self, dim: int, part: Life, scale_width: int):
         super().__init__()
-        self.width = scale_width * len(kernels)
-        self.aux_key = aux_key
+        self.width = scale_width * len(part.kernels)
+        self.aux_key = part.aux_key
         scales: list[nn.Module] = []
         channels = dim
-        for place, kernel in enumerate(kernels):
+        for place, kernel in enumerate(part.kernels):
             scales.append(Scale(channels, 3 * scale_width, kernel, bias=place == 0))
             channels = 3 * scale_width
         self.scales = nn.ModuleList(scales)
+        self.norm = nn.LayerNorm(self.width) if part.qkv_norm else nn.Identity()
 
     def forward(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
         scales = []
@@ -98,7 +103,7 @@ class LifeModule(QkvModule):
         if grid.aux and self.aux_key == "released":
             first = scales[0][:, : grid.aux].chunk(3, -1)[1]
             keys = torch.cat((first.repeat(1, 1, len(scales)), keys[:, grid.aux :]), dim=1)
-        return queries, keys, values  # [q_1 | q_2 | ...], eq. 4
+        return self.norm(queries), self.norm(keys), self.norm(values)  # [q_1 | q_2 | ...], eq. 4
 
 
 class Scale(nn.Module):

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..lattice import Grid, image
+from ..ops.precision import wide, without_autocast
+from .attention import join_heads, split_heads
 from .feedforward import Mlp
 from .slots import Embed, EmbedModule, Ffn, Site, TokenModule
 
@@ -45,9 +47,16 @@ class TokensToToken(Embed):
     def stride(self) -> int:
         return self.patch
 
-    def build(self, dim: int, in_chans: int, image_size: tuple[int, int]) -> EmbedModule:
+    @property
+    def splits(self) -> tuple[tuple[int, int, int], ...]:
+        """Kernel, stride and padding of each soft split."""
         if self.patch not in SPLITS:
-            raise ValueError(f"Tokens-to-token has stride 16, 8 or 4, not {self.patch}; set patch_size to one of these.")
+            raise ValueError(
+                f"Tokens-to-token has stride 16, 8 or 4, not {self.patch}; set patch_size to one of these."
+            )
+        return SPLITS[self.patch]
+
+    def build(self, dim: int, in_chans: int, image_size: tuple[int, int]) -> EmbedModule:
         return TokensToTokenModule(dim, in_chans, self)
 
 
@@ -63,7 +72,7 @@ class TokensToTokenModule(EmbedModule):
     def __init__(self, dim: int, in_chans: int, part: TokensToToken):
         super().__init__()
         self.stride = part.patch
-        self.splits = SPLITS[part.patch]
+        self.splits = part.splits
         channels = in_chans
         layers: list[nn.Module] = []
         for kernel, _, _ in self.splits[:2]:
@@ -119,15 +128,16 @@ class PerformerLayer(TokenLayer):
 
     def attend(self, tokens: Tensor) -> Tensor:
         keys, queries, values = self.kqv(self.norm1(tokens)).chunk(3, dim=-1)
-        keys, queries = self.positive(keys), self.positive(queries)  # [B, N, m]
-        mixed = queries @ (keys.transpose(1, 2) @ values.float())
-        mixed = mixed / (queries @ keys.sum(dim=1)[..., None] + 1e-8)
+        with without_autocast(tokens.device):  # the features reach e^(m/2), beyond float16
+            keys, queries = self.positive(keys), self.positive(queries)  # [B, N, m]
+            mixed = queries @ (keys.transpose(1, 2) @ values.to(keys.dtype))
+            mixed = mixed / (queries @ keys.sum(dim=1)[..., None] + 1e-8)
         return values + self.dropout(self.proj(mixed.to(values.dtype)))
 
     def positive(self, tokens: Tensor) -> Tensor:
-        """exp(w x - |x|^2 / 2) / sqrt(m), in float32."""
-        tokens = tokens.float()
-        features = self.features.float()
+        """exp(w x - |x|^2 / 2) / sqrt(m), not in 16 bits."""
+        tokens = tokens.to(wide(tokens.dtype))
+        features = self.features.to(tokens.dtype)
         exponent = tokens @ features.T - tokens.square().sum(dim=-1, keepdim=True) / 2
         return exponent.exp() / math.sqrt(len(features))
 
@@ -147,5 +157,7 @@ class TransformerLayer(TokenLayer):
         self.proj = nn.Linear(dim, dim)
 
     def attend(self, tokens: Tensor) -> Tensor:
-        queries, keys, values = self.qkv(self.norm1(tokens)).chunk(3, dim=-1)
-        return values + self.proj(F.scaled_dot_product_attention(queries, keys, values, scale=self.scale))
+        # One head, but with an axis for it: without, there is no fused kernel.
+        queries, keys, values = (split_heads(t, 1) for t in self.qkv(self.norm1(tokens)).chunk(3, dim=-1))
+        mixed = F.scaled_dot_product_attention(queries, keys, values, scale=self.scale)
+        return join_heads(values) + self.proj(join_heads(mixed))
