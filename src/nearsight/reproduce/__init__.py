@@ -1,0 +1,14 @@
+"""Rebuild every row that the five papers print, and say where the figures agree.
+
+Example:
+    >>> from nearsight.reproduce import judge, rows_of
+    >>> verdict = judge(rows_of("localvit")[0])
+    >>> verdict.row.name, verdict.built, verdict.status
+    ('DeiT-T', 'deit_tiny, ratio=4', 'match')
+"""
+
+from .compare import Verdict, judge, reproduce
+from .formula import lightvit_formula
+from .published import PAPERS, Row, rows_of
+
+__all__ = ["PAPERS", "Row", "Verdict", "judge", "lightvit_formula", "reproduce", "rows_of"]

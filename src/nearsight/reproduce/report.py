@@ -1,0 +1,161 @@
+"""Verdicts as a table for the terminal, as JSON, and as the page `docs/reproduction.md`."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .compare import Status, Verdict
+from .explanations import Explanation
+from .published import PAPERS
+from .register import REGISTER
+
+COLUMNS = ("Table", "Row", "Built from", "Parameters", "Multiply-adds", "Verdict")
+BUILT_FROM = COLUMNS.index("Built from")
+SHADES = {"match": "green", "explained": "yellow", "differs": "red"}
+STATUSES: tuple[Status, ...] = ("match", "explained", "not built", "no figures", "differs")
+
+
+def to_json(verdicts: Iterable[Verdict]) -> str:
+    """Verdicts and the explanations they refer to."""
+    verdicts = list(verdicts)
+    entries = [{"number": e.number, "cause_known": e.cause, "text": e.text} for e in used(verdicts)]
+    return json.dumps({"rows": [v.to_json() for v in verdicts], "explanations": entries}, indent=1, ensure_ascii=False)
+
+
+def print_table(verdicts: Sequence[Verdict], console: Console | None = None) -> None:
+    """Print a table for each paper, the explanations used, and the totals."""
+    console = console or Console()
+    for paper, title in PAPERS.items():
+        mine = [v for v in verdicts if v.row.paper == paper]
+        if not mine:
+            continue
+        table = Table(title=title, title_justify="left")
+        for column in without_built(COLUMNS):
+            table.add_column(column)
+        for verdict in mine:
+            *cells, last = without_built(cells_of(verdict))
+            table.add_row(*cells, Text(last.partition(":")[0], style=SHADES.get(verdict.status, "")))
+        console.print(table)
+    for entry in used(verdicts):
+        console.print(f"#{entry.number} {'' if entry.cause else '(cause unknown) '}{entry.text}", highlight=False)
+    for reason, rows in Counter(v.reason for v in verdicts if v.reason).items():
+        console.print(f"not built, {rows} rows: {reason}", highlight=False)
+    totals = Counter(v.status for v in verdicts)
+    console.print(", ".join(f"{totals[status]} {status}" for status in STATUSES if totals[status]))
+
+
+def without_built(cells: Sequence[str]) -> list[str]:
+    """The cells that fit into a terminal; JSON and the page also say what was built."""
+    return [cell for place, cell in enumerate(cells) if place != BUILT_FROM]
+
+
+def cells_of(verdict: Verdict) -> tuple[str, ...]:
+    """The cells of a row, in the order of `COLUMNS`."""
+    row = verdict.row
+    return (
+        row.table,
+        row.name,
+        verdict.built or "-",
+        cost_cell(verdict, ("params_m", "extra_params", "params_reduction_pct")),
+        cost_cell(verdict, ("flops_g", "gmacs", "flops_reduction_pct", "flops_share_pct")),
+        verdict_cell(verdict),
+    )
+
+
+def cost_cell(verdict: Verdict, keys: Sequence[str]) -> str:
+    """`printed: ours`; with nothing printed, ours alone; without a model, the printed figure alone."""
+    for figure in verdict.figures:
+        if figure.key in keys:
+            unit = {"params_m": " M", "flops_g": " G", "gmacs": " G", "extra_params": ""}.get(figure.key, " %")
+            digits = 0 if figure.key == "extra_params" else 3
+            return f"{figure.printed}: {figure.ours:.{digits}f}{unit}{formula_note(verdict) if unit == ' G' else ''}"
+    if verdict.measured is None:
+        return next((f"{printed}: -" for key, printed in verdict.row.costs.items() if key in keys), "-")
+    cost = verdict.measured.cost
+    if keys[0] == "params_m":
+        return f"{cost.parameters / 1e6:.3f} M"
+    return f"{cost.macs / 1e9:.3f} G{formula_note(verdict)}"
+
+
+def formula_note(verdict: Verdict) -> str:
+    """The figure of the release's formula, beside the true count."""
+    formula = verdict.measured.formula if verdict.measured else None
+    return f" (formula {formula / 1e9:.3f} G)" if formula else ""
+
+
+def verdict_cell(verdict: Verdict) -> str:
+    """The verdict with the numbers of its explanations, or the reason."""
+    if verdict.status == "not built":
+        return f"not built: {verdict.reason}"
+    numbers = sorted({entry.number for entry in verdict.entries if entry})
+    return " ".join((verdict.status, *(f"#{number}" for number in numbers)))
+
+
+def used(verdicts: Iterable[Verdict]) -> list[Explanation]:
+    """The explanations that some verdict refers to, in the order of the register."""
+    wanted = {id(entry) for verdict in verdicts for entry in verdict.entries if entry}
+    return [entry for entry in REGISTER if id(entry) in wanted]
+
+
+# The page
+
+INTRODUCTION = """# Reproduction
+
+Every row that the five papers print, and what the model it describes costs here. `nearsight reproduce` builds each
+model, counts its parameters and the multiply-adds of one image (which the papers call FLOPs), and compares them with
+the printed figures; `nearsight reproduce --markdown docs/reproduction.md` writes this page.
+
+- **match**: every figure of the row comes out as printed, rounded to the printed digits.
+- **explained**: a figure does not, and the entry of the register below says why, or what was tried.
+- **not built**: there is no model for the row; the reason is given.
+- **no figures**: the row prints accuracy alone; the model is built and counted.
+
+A cell `5.7: 5.717 M` holds the printed figure and ours. Accuracy is not part of this page.
+"""
+
+
+def to_markdown(verdicts: Sequence[Verdict]) -> str:
+    """The page for `docs/`."""
+    lines = [INTRODUCTION, "## Summary", "", *summary(verdicts), ""]
+    for paper in PAPERS:
+        lines += [*section(of_paper(verdicts, paper), paper), ""]
+    lines += ["## Register", "", *map(register_line, used(verdicts))]
+    return "\n".join(lines) + "\n"
+
+
+def section(verdicts: Sequence[Verdict], paper: str) -> list[str]:
+    """One paper's part of the page."""
+    return [f"## {PAPERS[paper]}", "", *markdown_table(COLUMNS, map(cells_of, verdicts))]
+
+
+def register_line(entry: Explanation) -> str:
+    """One explanation on the page."""
+    return f"- **#{entry.number}** {'' if entry.cause else '*(cause unknown)* '}{entry.text}"
+
+
+def summary(verdicts: Sequence[Verdict]) -> list[str]:
+    """Rows per paper and verdict."""
+    rows = []
+    for paper in PAPERS:
+        totals = Counter(v.status for v in of_paper(verdicts, paper))
+        rows.append((paper, *(str(totals[status]) for status in STATUSES[:4]), str(totals.total())))
+    totals = Counter(v.status for v in verdicts)
+    rows.append(("all", *(str(totals[status]) for status in STATUSES[:4]), str(totals.total())))
+    return markdown_table(("Paper", *STATUSES[:4], "rows"), rows)
+
+
+def of_paper(verdicts: Sequence[Verdict], paper: str) -> list[Verdict]:
+    """The verdicts on one paper's rows."""
+    return [verdict for verdict in verdicts if verdict.row.paper == paper]
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for row in rows:
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in row) + " |")
+    return lines

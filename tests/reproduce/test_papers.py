@@ -1,0 +1,51 @@
+"""Every row of the five papers gets a verdict, and the page in `docs/` says the same."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from nearsight.reproduce import PAPERS, reproduce, rows_of
+from nearsight.reproduce.recipe import DENSE, NOT_SHIPPED
+from nearsight.reproduce.report import register_line, section, summary, to_json, used
+
+PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
+STATUSES = {
+    "localvit": {"match": 39, "explained": 9},
+    "lightvit": {"match": 10, "explained": 25, "not built": 22},
+    "lit": {"match": 20, "explained": 16, "not built": 18},
+    "dwconv": {"match": 43, "explained": 53, "not built": 29, "no figures": 7},
+    "life": {"match": 9, "explained": 11, "not built": 25, "no figures": 5},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_row_has_the_recorded_kind_of_verdict(paper: str) -> None:
+    verdicts = reproduce(paper)
+    assert [verdict.row for verdict in verdicts] == list(rows_of(paper))
+    assert [v.row.name for v in verdicts if v.status == "differs"] == []
+    assert Counter(v.status for v in verdicts) == STATUSES[paper]
+
+    # Only detectors, segmentation models and models that nobody ships are missing; no classifier of the paper is.
+    missing = [v for v in verdicts if v.status == "not built"]
+    assert {v.reason for v in missing} <= {DENSE.reason, NOT_SHIPPED.reason}
+    assert all(v.row.dense for v in missing if v.row.own)
+
+    page = PAGE.read_text(encoding="utf-8")
+    assert "\n".join(section(verdicts, paper)) in page, "run `nearsight reproduce --markdown docs/reproduction.md`"
+    assert all(register_line(entry) in page for entry in used(verdicts))
+    assert summary(verdicts)[2 + list(PAPERS).index(paper)] in page
+    assert to_json(verdicts).count('"printed"') == sum(len(v.figures) for v in verdicts)
+
+
+def test_the_data_are_complete() -> None:
+    rows = rows_of(None)
+    assert len(rows) == 341
+    assert sum(bool({"params_m", "flops_g", "gmacs"} & row.costs.keys()) for row in rows) == 315
+    assert {row.paper for row in rows} == set(PAPERS)
+
+
+def test_an_unknown_paper_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"'lift'.* localvit, lightvit, lit, dwconv, life"):
+        reproduce("lift")
