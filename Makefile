@@ -1,0 +1,59 @@
+# Everything runs in .venv, which the first call makes; later calls start at once.
+# Another interpreter: make PYTHON=python3.12 setup (before the first call).
+
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+JOBS   ?= auto
+
+# One thread for each test process: several processes of several threads each would slow one another down.
+test: export OMP_NUM_THREADS = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types pytest test-timm test-all format catalogue clean
+
+help: ## Show this list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+setup: $(STAMP) ## Make .venv and install everything into it; again when the dependencies changed.
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Nearsight needs Python 3.10 or newer, and $(PYTHON) is older or missing; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || \
+	  { echo "$(PYTHON) can't make virtual environments; install its venv module (on Debian: python3-venv)." >&2; exit 1; }
+	@echo "Installing into $(VENV) (some minutes the first time: PyTorch is large)..."
+	@$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## Print the table of models and the table of reproduced numbers.
+	@$(VENV)/bin/nearsight models
+	@$(VENV)/bin/nearsight reproduce
+
+test: lint types pytest ## Linter, type checker and tests: what has to pass before a change goes in.
+
+lint: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: $(STAMP)
+	$(PY) -m mypy
+
+pytest: $(STAMP)
+	$(PY) -m pytest -n $(JOBS) --maxprocesses 8 -q
+
+test-timm: $(STAMP) ## timm's own test suite over the models of this library.
+	$(PY) tests/timm_suite/run.py
+
+test-all: test test-timm ## Both.
+
+format: $(STAMP) ## Put the code into the project's format.
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+catalogue: $(STAMP) ## Record the table of models again, after a change to models or parts.
+	$(PY) -m nearsight.summary
+
+clean: ## Remove what the tools left behind, except .venv.
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
