@@ -1,1 +1,55 @@
-"""Nearsight: vision transformers that look close first."""
+"""Nearsight: vision transformers that look close first.
+
+Example:
+    >>> import nearsight
+    >>> model = nearsight.create_model("lit_nano", num_classes=10)
+    >>> nearsight.list_models("lit_*")
+    ['lit_base', 'lit_medium', 'lit_nano', 'lit_small', 'lit_tiny']
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import models, parts
+    from .checkpoints import convert, load_official
+    from .factory import create_model, list_models
+    from .lattice import Grid
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Grid",
+    "__version__",
+    "convert",
+    "create_model",
+    "list_models",
+    "load_official",
+    "models",
+    "parts",
+]
+
+# Where a public name lives. Modules are imported on first use, so that `import nearsight` and the command line start
+# without loading torch.
+_HOME = {
+    "Grid": "lattice",
+    "convert": "checkpoints",
+    "create_model": "factory",
+    "list_models": "factory",
+    "load_official": "checkpoints",
+}
+_SUBMODULES = ("models", "parts")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f".{name}", __name__)
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
