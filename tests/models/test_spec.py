@@ -29,6 +29,7 @@ def test_a_json_description_names_types_and_fields():
         "shifted": False,
         "cosine": False,
         "relative": True,
+        "trained_window": None,
     }
 
 

@@ -48,15 +48,22 @@ def test_window_attention_is_swins(stir, shifted, size):
     torch.testing.assert_close(ours(tokens, grid), timm_window(theirs, tokens, grid))
 
 
+@pytest.mark.parametrize("trained", [None, 3])
 @pytest.mark.parametrize("shifted", [False, True])
 @pytest.mark.parametrize("size", [(8, 12), (7, 10)])
-def test_cosine_window_attention_is_swin_v2s(stir, shifted, size):
+def test_cosine_window_attention_is_swin_v2s(stir, shifted, size, trained):
     grid = Grid(*size)
-    ours = stir(
-        Window(heads=2, window=4, shifted=shifted, cosine=True).build(Site(8, Grid(8, 8)), LinearQkv(bias="qv"))
-    )
+    part = Window(heads=2, window=4, shifted=shifted, cosine=True, trained_window=trained)
+    ours = stir(part.build(Site(8, Grid(8, 8)), LinearQkv(bias="qv")))
     theirs = SwinTransformerV2Block(
-        8, size, num_heads=2, window_size=4, shift_size=2 if shifted else 0, always_partition=True, dynamic_mask=True
+        8,
+        size,
+        num_heads=2,
+        window_size=4,
+        shift_size=2 if shifted else 0,
+        always_partition=True,
+        dynamic_mask=True,
+        pretrained_window_size=trained or 0,
     )
     theirs = theirs.double().eval()
     names = {

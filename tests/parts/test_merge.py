@@ -73,6 +73,23 @@ def test_zero_offsets_make_deformable_merging_a_convolution(stir, size, backend,
     torch.testing.assert_close(module(tokens, grid)[0], wanted.flatten(2).transpose(1, 2))
 
 
+@pytest.mark.parametrize("backend", ["torchvision", "torch"])
+def test_a_cropping_deformable_merge_is_a_convolution_without_padding(stir, backend):
+    module, grid, _ = build(stir, DeformableMerge(backend=backend, edge="crop"), (5, 7))
+    torch.nn.init.zeros_(module.offsets.weight)
+    torch.nn.init.zeros_(module.offsets.bias)
+    tokens = torch.randn(2, grid.patches, 4, dtype=torch.float64)
+    picture = tokens.transpose(1, 2).unflatten(2, (5, 7))
+    conv = F.conv2d(picture, module.conv.weight, module.conv.bias, stride=2)
+    merged, left = module(tokens, grid)
+    assert left == Grid(2, 3)
+    torch.testing.assert_close(merged, F.gelu(module.norm(conv)).flatten(2).transpose(1, 2))
+    with torch.no_grad():
+        module.offsets.bias.fill_(1.0)  # one down and one right: the last row and column are seen
+        moved = F.conv2d(picture[:, :, 1:, 1:], module.conv.weight, module.conv.bias, stride=2)
+        torch.testing.assert_close(module(tokens, grid)[0], F.gelu(module.norm(moved)).flatten(2).transpose(1, 2))
+
+
 def test_deformable_merging_starts_at_zero_offsets():
     module = DeformableMerge().build(Site(8, Grid(2, 2)), 4)
     assert module.offsets(torch.randn(1, 4, 4, 4)).count_nonzero() == 0

@@ -109,6 +109,9 @@ class Backbone(nn.Module):
         torch.Size([2, 10])
     """
 
+    pretrained_cfg: dict[str, Any]
+    default_cfg: dict[str, Any]
+
     def __init__(
         self,
         spec: BackboneSpec,
