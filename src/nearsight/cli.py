@@ -121,7 +121,9 @@ def convert(
         trained_window=trained_window,
     )
     about = read_description(written)
-    print(f"{source.name} is {about['name'] or 'a model without a name'} ({about['origin']['release']} release).")
+    print(
+        f"{source.name} is {about['name'] or 'a model without a registered name'} (family {about['origin']['family']})."
+    )
     print(f"Wrote {written} and {written.with_suffix('.json').name}.")
 
 

@@ -8,6 +8,7 @@ import types
 from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -66,6 +67,7 @@ WRAPPED = {
     "module": lambda: prefixed("module."),
     "compiled": lambda: {"model": prefixed("_orig_mod.")},
     "ema": lambda: {"state_dict_ema": small_state(), "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}},
+    "numbers": lambda: {"model": small_state(), "best": np.float64(0.5), "epoch": np.int64(3), "output": Path("runs")},
     "nested": lambda: {"model": {"module": small_state()}},
     "optimizer": lambda: {"optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "model": small_state()},
 }

@@ -85,23 +85,23 @@ def t2t_transformer() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("make", "release", "name"),
+    ("make", "family", "name"),
     [
         (localvit_pvt, "localvit", "localvit_pvt"),
         (swinv2_life, "life", "swinv2_tiny_life"),
         (lambda: repeated("lit__s", r"layers\.2\.blocks\.{}", 6, 18), "lit", "lit_medium"),
-        (lambda: repeated("localvit__swin_tiny", r"layers\.2\.blocks\.{}", 6, 18), "localvit", "swin_small"),
-        (lambda: repeated("localvit__t2t_vit_7", r"blocks\.{}", 7, 12), "localvit", "t2t_vit_12"),
-        (deit_distilled, "localvit", "deit_tiny_distilled"),
+        (lambda: repeated("localvit__swin_tiny", r"layers\.2\.blocks\.{}", 6, 18), "hosts", "swin_small"),
+        (lambda: repeated("localvit__t2t_vit_7", r"blocks\.{}", 7, 12), "hosts", "t2t_vit_12"),
+        (deit_distilled, "hosts", "deit_tiny_distilled"),
         (lambda: shapes_of("lightvit__base"), "lightvit", "lightvit_base"),
         (lambda: shapes_of("localvit__localvit_tiny_mlp4_act3_r4"), "localvit", "localvit_tiny_se4"),
-        (lambda: shapes_of("lit__pvt_small_full_msa"), "lit", "pvt_small_msa"),
+        (lambda: shapes_of("lit__pvt_small_full_msa"), "hosts", "pvt_small_msa"),
         (lambda: shapes_of("dwnet__dynamic_dwnet_tiny"), "dwnet", "ddwnet_tiny"),
     ],
 )
-def test_the_variant_is_recognised(make, release: str, name: str):
+def test_the_variant_is_recognised(make, family: str, name: str):
     reading = recognise(make())
-    assert (reading.release, name_of(reading.spec)) == (release, name)
+    assert (reading.spec.family, name_of(reading.spec)) == (family, name)
     with torch.device("meta"):
         own = Backbone(reading.spec, num_classes=reading.num_classes).state_dict()
     counted = [key for key in own if not key.endswith("num_batches_tracked")]
@@ -139,6 +139,63 @@ def test_sixteen_pixel_windows_and_smaller_maps_are_read_from_the_masks():
     assert {layer.mixer.window for stage in spec.stages for layer in stage.layers()} == {16}
 
 
+def grown_swinv2(width: int, window: int, first_map: int, table: int | None = None) -> dict[str, Tensor]:
+    """Swin v2 with its masks for larger windows; with the offsets of windows of `table`, stored."""
+    state = shapes_of("life__swinv2_tiny_window8_256")
+    for key in [key for key in state if key.endswith("attn_mask")]:
+        del state[key]
+    state["layers.0.blocks.1.attn_mask"] = torch.zeros((first_map // window) ** 2, window**2, window**2)
+    for index in range(4):
+        state[f"layers.{index}.blocks.0.norm1.weight"] = torch.zeros(width << index)
+        if table:
+            side = min(window, first_map >> index)
+            offsets = 8 * torch.arange(1.0 - side, side) / (table * side / window - 1)
+            offsets = offsets.sign() * (offsets.abs() + 1).log2() / 3
+            grid = torch.stack(torch.meshgrid(offsets, offsets, indexing="ij"), dim=-1)[None]
+            state[f"layers.{index}.blocks.0.attn.relative_coords_table"] = grid
+    return state
+
+
+@pytest.mark.parametrize(
+    ("state", "asked", "trained"),
+    [
+        (grown_swinv2(96, 16, 64), None, [None] * 4),
+        (grown_swinv2(128, 16, 64), None, [None] * 4),  # could be either; the file does not tell
+        (grown_swinv2(128, 16, 64), 12, [12, 12, 12, 6]),
+        (grown_swinv2(128, 16, 64, table=12), None, [12, 12, 12, 6]),
+        (grown_swinv2(128, 16, 64, table=16), None, [None] * 4),
+        (grown_swinv2(128, 24, 96), None, [12, 12, 12, 6]),
+        (grown_swinv2(192, 16, 64), None, [12, 12, 12, 6]),
+        (grown_swinv2(192, 12, 48), None, [None] * 4),
+    ],
+)
+def test_windows_that_grew_in_fine_tuning_keep_the_scale_of_their_offsets(state, asked, trained):
+    spec = recognise(state, Choices(trained_window=asked)).spec
+    assert [next(stage.layers()).mixer.trained_window for stage in spec.stages] == trained
+
+
+@pytest.mark.parametrize("name", ["localvit__swin_tiny", "dwnet__dwnet_tiny"])
+@pytest.mark.parametrize("shape", [(1, 56 * 56, 96), (1, 96, 56, 56)])
+def test_absolute_positions_of_swin_and_its_kin_are_read(name: str, shape: tuple[int, ...], tmp_path: Path):
+    state = shapes_of(name) | {"absolute_pos_embed": torch.arange(56.0 * 56 * 96).reshape(shape)}
+    torch.save(state, tmp_path / "ape.pth")
+    model = load_official(tmp_path / "ape.pth")
+    assert model.spec.stages[0].position == parts.Learned()
+    table = state["absolute_pos_embed"]
+    table = table if len(shape) == 3 else table.flatten(2).transpose(1, 2)
+    torch.testing.assert_close(model.stages[0].position.table.detach(), table)
+
+
+def test_pixel_tokens_of_tnt_may_lie_closer():
+    state = shapes_of("localvit__tnt_t")
+    for block in range(12):
+        state[f"blocks.{block}.proj.weight"] = torch.zeros(192, 12 * 64)
+    state |= {"pixel_pos": torch.zeros(1, 12, 8, 8), "proj.weight": torch.zeros(192, 12 * 64)}
+    spec = recognise(state).spec
+    assert spec.embed == parts.PixelEmbed(patch=16, pixel_dim=12, pixel_stride=2)
+    assert spec.img_size == 224
+
+
 def test_a_patch_that_does_not_divide_its_image_leaves_a_border(tmp_path: Path):
     state = shapes_of("life__deit_tiny_patch4_32")
     state |= {"patch_embed.proj.weight": torch.zeros(192, 3, 14, 14), "pos_embed": torch.zeros(1, 5, 192)}
@@ -161,9 +218,21 @@ def test_dense_backbones_become_pyramids(name: str, tmp_path: Path):
     assert isinstance(model, FeaturePyramid)
     assert model.norm_kinds == dict.fromkeys(range(1, 4), "batch" if batch else "layer")
     shapes = [tuple(level.shape) for level in model(torch.zeros(1, 3, 60, 80))]
-    assert shapes == [(1, 96, 15, 20), (1, 192, 8, 10), (1, 384, 4, 5), (1, 768, 2, 3)]
-    if batch:  # the released detectors pad their maps to windows of 7
+    if batch:  # the released detectors pad their maps to windows of 7, and odd maps in front of a merge
         assert {layer.mixer.pad_to for stage in model.spec.stages for layer in stage.layers()} == {7}
+        assert shapes == [(1, 96, 15, 20), (1, 192, 8, 10), (1, 384, 4, 5), (1, 768, 2, 3)]
+    else:  # a deformable merge is a convolution without padding
+        assert shapes == [(1, 96, 15, 20), (1, 192, 7, 10), (1, 384, 3, 5), (1, 768, 1, 2)]
+
+
+def test_dense_depthwise_blocks_pad_their_maps_to_their_kernel():
+    state = shapes_of("dwnet__dwnet_tiny")
+    for key in ("norm.weight", "norm.bias", "head.weight", "head.bias"):
+        del state[key]
+    for key in [key for key in state if key.endswith("attn2conv.conv.weight")]:
+        state[key] = torch.zeros(len(state[key]), 1, 5, 5)
+    mixers = {layer.mixer for stage in recognise(state).spec.stages for layer in stage.layers()}
+    assert {(mixer.kernel, mixer.pad_to) for mixer in mixers} == {(5, 5)}
 
 
 def test_a_dense_lit_tiny_drops_the_class_token_s_position(tmp_path: Path):
@@ -176,3 +245,7 @@ def test_a_dense_lit_tiny_drops_the_class_token_s_position(tmp_path: Path):
     assert isinstance(model, FeaturePyramid)
     assert model.backbone.stages[3].position.table.shape == (1, 49, 512)
     assert not model.backbone.stages[3].position.table.any()
+    shapes = [tuple(level.shape[2:]) for level in model(torch.zeros(1, 3, 75, 118))]
+    assert shapes == [(18, 29), (9, 14), (4, 7), (2, 3)]  # as the release: what fills no whole patch is left out
+    model = load_official(tmp_path / "dense.pth", behaviour="paper")
+    assert [tuple(level.shape[2:]) for level in model(torch.zeros(1, 3, 75, 118))][-1] == (3, 4)

@@ -25,6 +25,7 @@ from .released import Choices, Reading, Released, square_side
 from .safe import WeightFileError
 
 IMAGE_SIZES = (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512)
+TNT_PATCH = 16
 INNER_HEADS = {12: 3, 24: 4, 40: 4}  # TNT-T, S, B: width of the pixel tokens to their heads
 
 
@@ -38,7 +39,7 @@ def read_deit(released: Released, choices: Choices) -> Reading:
     # LIFE's deit_base_patch4_32 has patches of 14 pixels by mistake: its 2x2 patches leave a border of 32-pixel images.
     edge: Literal["pad", "crop"] = "pad" if side * patch in IMAGE_SIZES else "crop"
     spec = finish(released, Patchify(patch=patch, edge=edge), stage, aux, side * patch, eps=1e-6, choices=choices)
-    return Reading(spec.family if spec.family != "hosts" else "localvit", spec, released.finish())
+    return Reading(spec, released.finish())
 
 
 def read_t2t(released: Released, choices: Choices) -> Reading:
@@ -49,7 +50,7 @@ def read_t2t(released: Released, choices: Choices) -> Reading:
     _, aux, side = read_positions(released, "pos_embed")
     stage = replace(stage, position=Sinusoid(), aux=aux)
     spec = finish(released, embed, stage, aux, side * embed.patch, eps=1e-5, choices=choices)
-    return Reading("localvit", spec, released.finish())
+    return Reading(spec, released.finish())
 
 
 def read_token_module(released: Released, choices: Choices) -> TokensToToken:
@@ -90,9 +91,9 @@ def read_tnt(released: Released, choices: Choices) -> Reading:
     stage = read_blocks(released, dim, choices)
     position, aux, grid_side = read_positions(released, "patch_pos")
     stage = replace(stage, position=position, aux=aux, inner=inner)
-    embed = PixelEmbed(patch=4 * side, pixel_dim=inner_dim)
+    embed = PixelEmbed(patch=TNT_PATCH, pixel_dim=inner_dim, pixel_stride=TNT_PATCH // side)
     spec = finish(released, embed, stage, aux, grid_side * embed.patch, eps=1e-5, choices=choices)
-    return Reading("localvit", spec, released.finish())
+    return Reading(spec, released.finish())
 
 
 def read_inner_block(released: Released, old: str, new: str) -> None:

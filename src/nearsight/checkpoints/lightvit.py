@@ -27,7 +27,7 @@ def read_lightvit(released: Released, choices: Choices) -> Reading:
     released.move("norm", "norm")
     released.move("head", "head")
     spec = BackboneSpec(embed, stages, "lightvit", pool="all", neck=neck)
-    return Reading("lightvit", spec, released.finish(), output_norms or None)
+    return Reading(spec, released.finish(), output_norms or None)
 
 
 def read_stage(released: Released, index: int, tokens: int, *, drop_aux: bool) -> Stage:

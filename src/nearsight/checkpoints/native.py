@@ -11,12 +11,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from timm.models import adapt_input_conv
+from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
 from ..models.backbone import Backbone, pair
-from ..models.options import apply_options, released
+from ..models.options import OF_BACKBONE, apply_options, behave
 from ..models.pyramid import FeaturePyramid
-from ..models.registry import MODELS, describe
+from ..models.registry import MODELS, default_levels, describe
 from ..models.resize import resize_state
 from ..models.spec import BackboneSpec, from_json, to_json
 from .official import build, load_strictly, recognise
@@ -34,6 +35,7 @@ def convert(
     act: str = "hswish",
     channel_attention: str = "eca",
     heads: int | None = None,
+    trained_window: int | None = None,
 ) -> Path:
     """Write a released checkpoint as `target` (safetensors) and `target` with the ending `.json`.
 
@@ -45,13 +47,13 @@ def convert(
     target = Path(target)
     if target.suffix != ".safetensors":
         raise ValueError(f"{target} does not end in .safetensors; that is the format that convert writes.")
-    choices = Choices(behaviour, act, channel_attention, heads)
+    choices = Choices(behaviour, act, channel_attention, heads, trained_window)
     try:
         reading = recognise(read_tensors(source), choices)
         model = build(reading)
     except WeightFileError as error:
         raise WeightFileError(str(error) if str(source) in str(error) else f"{source}: {error}") from None
-    origin = {"file": Path(source).name, "release": reading.release, "behaviour": behaviour}
+    origin = {"file": Path(source).name, "family": reading.spec.family, "behaviour": behaviour}
     return save_model(model, target, origin)
 
 
@@ -108,7 +110,9 @@ def load_converted(
         num_classes: Another number of classes gets a fresh head.
         img_size: Another size: positions, relative tables and windows are resized.
         in_chans: Another number of channels: the first layer's weights are adapted.
-        options: Options of `create_model` that keep the shapes of the weights, or change what can be resized.
+        options: Options of `create_model` that keep the shapes of the weights, or change what can be resized
+            (`window`, `kernel`, ...), and timm's `global_pool`, `drop_rate`, `drop_path_rate`, `features_only`,
+            `out_indices` and `output_fmt`.
     """
     path = Path(path)
     description = read_description(path)
@@ -116,10 +120,13 @@ def load_converted(
     old_size, old_channels, old_classes = (description[key] for key in ("img_size", "in_chans", "num_classes"))
     with torch.device("meta"):
         old = Backbone(spec, img_size=pair(old_size), in_chans=old_channels, num_classes=old_classes)
+    settings = {key: options.pop(key) for key in OF_BACKBONE if key in options}
+    features_only = options.pop("features_only", False)
+    getting = {key: options.pop(key) for key in ("out_indices", "output_fmt") if key in options}
     spec = apply_options(description["name"] or path.name, spec, options)
     classes = old_classes if num_classes is None else num_classes
     channels = in_chans or old_channels
-    model = Backbone(spec, img_size=pair(img_size or old_size), in_chans=channels, num_classes=classes)
+    model = Backbone(spec, img_size=pair(img_size or old_size), in_chans=channels, num_classes=classes, **settings)
     model.pretrained_cfg = model.default_cfg = describe(spec, model.img_size, channels) | {"num_classes": classes}
 
     tensors = read_safetensors(path)
@@ -133,7 +140,8 @@ def load_converted(
         load_strictly(pyramid, tensors)
         return pyramid.eval()
     load_strictly(model, fit(tensors, old, model))
-    return model.eval()
+    model.eval()
+    return FeatureGetterNet(model, **{"out_indices": default_levels(spec)} | getting) if features_only else model
 
 
 def fit(tensors: dict[str, Tensor], old: Backbone, new: Backbone) -> dict[str, Tensor]:
@@ -193,6 +201,6 @@ def name_of(spec: BackboneSpec) -> str | None:
 
     wanted = core(spec)
     for name, known in MODELS.items():
-        if wanted in (core(known), core(released(known))):
+        if wanted in (core(known), core(behave(known, "released"))):
             return name
     return None

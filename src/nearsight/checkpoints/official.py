@@ -23,6 +23,7 @@ def load_official(
     act: str = "hswish",
     channel_attention: str = "eca",
     heads: int | None = None,
+    trained_window: int | None = None,
 ) -> nn.Module:
     """Build and load the model of a released checkpoint of LocalViT, LightViT, LIT, DWNet or LIFE.
 
@@ -36,6 +37,8 @@ def load_official(
         act: LocalViT's activation, which a file can't tell: `hswish`, or `relu6` of the paper's first tables.
         channel_attention: LocalViT's ECA with a sigmoid (`eca`) or a hard one (`eca_hsigmoid`).
         heads: Attention heads of a model with one stage, where they are not the release's.
+        trained_window: Side of the windows that a Swin v2 was trained with before it got larger ones; 12 for Swin v2 B
+            with windows of 16 that were 12. Where the file or its shapes tell, it is not needed.
 
     Returns:
         The model, in evaluation mode.
@@ -43,7 +46,7 @@ def load_official(
     Raises:
         WeightFileError: The file is no checkpoint, asks for a class, or is of another model.
     """
-    choices = Choices(behaviour, act, channel_attention, heads)
+    choices = Choices(behaviour, act, channel_attention, heads, trained_window)
     try:
         reading = recognise(read_tensors(path), choices)
         return build(reading)
@@ -58,8 +61,7 @@ def recognise(tensors: Mapping[str, Tensor], choices: Choices | None = None) -> 
     choices = choices or Choices()
     released = Released.of(tensors)
     if "attn2conv" in " ".join(tensors) or "layers.0.blocks.0" in released:
-        windows = Windows.of({name: tuple(tensor.shape) for name, tensor in tensors.items()})
-        return read_swinlike(released, choices, windows)
+        return read_swinlike(released, choices, Windows.of(tensors))
     if "tokens_to_token" in released:
         return read_t2t(released, choices)
     if "pixel_embed" in released:

@@ -1,5 +1,7 @@
 """Reading files of PVT and its kin: numbered stages with tables of positions (PVT, LocalViT-PVT, LIT-Ti)."""
 
+from typing import Literal
+
 from ..models.spec import BackboneSpec, Stage
 from ..parts import ConvMerge, DeformableMerge, Global, Learned, LinearQkv, LocalityFfn, Patchify, SpatialReduction
 from ..parts.slots import Ffn, Merge, Mixer
@@ -16,7 +18,9 @@ def read_pvt(released: Released, choices: Choices) -> Reading:
     img_size = square_side(released.shape("pos_embed1")[1], "pos_embed1") * patch
     classes = "cls_token" in released
     count = released.count("block", first=1)
-    stages = [read_stage(released, index, count, choices) for index in range(count)]
+    # The dense backbones leave out what fills no whole patch.
+    edge: Literal["pad", "crop"] = "pad" if classes or choices.behaviour == "paper" else "crop"
+    stages = [read_stage(released, index, count, choices, edge) for index in range(count)]
     deformable = any(isinstance(stage.merge, DeformableMerge) for stage in stages)
     bare = any(stage.mixer is None for stage in stages)
     local = any(isinstance(layer.ffn, LocalityFfn) for stage in stages for layer in stage.layers())
@@ -25,17 +29,16 @@ def read_pvt(released: Released, choices: Choices) -> Reading:
     released.move("head", "head")
     output_norms: dict[int, str] | None = None if classes else {}
     spec = BackboneSpec(
-        Patchify(patch=patch, norm=True),
+        Patchify(patch=patch, norm=True, edge=edge),
         tuple(stages),
         "lit" if deformable or bare else "localvit" if local else "hosts",
         pool="token" if classes else "mean",
         img_size=img_size,
     )
-    full = all(isinstance(stage.mixer, Global | None) for stage in stages)
-    return Reading("lit" if deformable or bare or full else "localvit", spec, released.finish(), output_norms)
+    return Reading(spec, released.finish(), output_norms)
 
 
-def read_stage(released: Released, index: int, count: int, choices: Choices) -> Stage:
+def read_stage(released: Released, index: int, count: int, choices: Choices, edge: Literal["pad", "crop"]) -> Stage:
     """One stage; the class token joins in the last."""
     number, new = index + 1, f"stages.{index}"
     _, tokens, dim = released.shape(f"pos_embed{number}")
@@ -46,7 +49,7 @@ def read_stage(released: Released, index: int, count: int, choices: Choices) -> 
     released.move(f"pos_embed{number}", f"{new}.position.table")
     if aux:
         released.move("cls_token", f"{new}.aux_tokens")
-    merge = read_merge(released, f"patch_embed{number}", f"{new}.merge") if index else None
+    merge = read_merge(released, f"patch_embed{number}", f"{new}.merge", edge) if index else None
     depth = released.count(f"block{number}.")
     mixer: Mixer | None = None
     bias = True
@@ -86,13 +89,13 @@ def read_attention(released: Released, old: str, new: str, dim: int) -> Mixer:
     return Global(heads=heads)
 
 
-def read_merge(released: Released, old: str, new: str) -> Merge:
+def read_merge(released: Released, old: str, new: str, edge: Literal["pad", "crop"]) -> Merge:
     """Deformable merging, or a strided convolution."""
     if f"{old}.dconv" in released:
         released.move(f"{old}.dconv.conv_offset", f"{new}.offsets")
         released.move(f"{old}.dconv", f"{new}.conv")
         released.move(f"{old}.norm_layer", f"{new}.norm")
-        return DeformableMerge()
+        return DeformableMerge(edge=edge)
     released.move(f"{old}.proj", f"{new}.conv")
     released.move(f"{old}.norm", f"{new}.norm")
     return ConvMerge()

@@ -25,12 +25,14 @@ class Choices:
         act: LocalViT's activation, `hswish` or `relu6`.
         channel_attention: LocalViT's ECA with a sigmoid (`eca`) or with a hard one (`eca_hsigmoid`).
         heads: Attention heads of models that have one stage; None takes the release's.
+        trained_window: Swin v2: side of the windows before fine-tuning with larger ones; None takes the release's.
     """
 
     behaviour: str = "released"
     act: str = "hswish"
     channel_attention: str = "eca"
     heads: int | None = None
+    trained_window: int | None = None
 
     def __post_init__(self) -> None:
         allowed = {
@@ -48,13 +50,11 @@ class Reading:
     """What a released file turned out to be.
 
     Attributes:
-        release: Whose code wrote it: localvit, lightvit, lit, dwnet, life.
-        spec: The model.
+        spec: The model; its family says whose it is, `hosts` being a baseline that several releases have.
         tensors: The weights under our names.
         output_norms: For the backbone of a detector or segmenter: which norm a stage's output gets; else None.
     """
 
-    release: str
     spec: BackboneSpec
     tensors: dict[str, Tensor]
     output_norms: dict[int, str] | None = None

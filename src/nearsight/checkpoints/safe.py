@@ -30,6 +30,8 @@ class InertPath:
         self.parts = parts
 
 
+numpy_scalar = np.float64(0).__reduce__()[0]  # what NumPy's numbers are unpickled with
+
 # What released files carry beside tensors: arguments, configurations, paths, numbers. All of it inert.
 ALLOWED: list[Any] = [
     argparse.Namespace,
@@ -40,8 +42,8 @@ ALLOWED: list[Any] = [
     (InertPath, "pathlib.PosixPath"),
     (InertPath, "pathlib.WindowsPath"),
     np.dtype,
-    (np._core.multiarray.scalar, "numpy.core.multiarray.scalar"),
-    (np._core.multiarray.scalar, "numpy._core.multiarray.scalar"),
+    (numpy_scalar, "numpy.core.multiarray.scalar"),
+    (numpy_scalar, "numpy._core.multiarray.scalar"),
     *(type(np.dtype(kind)) for kind in (np.float64, np.float32, np.int64, np.int32, np.bool_)),
 ]
 
