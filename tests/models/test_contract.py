@@ -249,3 +249,13 @@ def test_unknown_names_are_refused_with_a_hint(make: Make) -> None:
         make("swin_nano", global_pool="token")
     with pytest.raises(ValueError, match="use NCHW or NLC"):
         make("deit_nano").forward_intermediates(torch.zeros(1, 3, 32, 32), output_fmt="NHWC")
+
+
+def test_without_pooling_every_place_is_classified_and_their_mean_is_the_answer(make: Make, images: Images) -> None:
+    model = make("swin_nano").eval()
+    pictures = images(model, 40, 33)
+    answer = model(pictures)
+    model.global_pool = ""
+    maps = model(pictures)
+    assert maps.shape == (*answer.shape, 5, 5)
+    torch.testing.assert_close(maps.mean(dim=(2, 3)), answer)

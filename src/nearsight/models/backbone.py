@@ -133,11 +133,14 @@ class Backbone(nn.Module):
         """Pool what `forward_features` returned, and classify it: `[B, num_classes]`; without pooling, every place."""
         pooled = self.head_drop(self._pool(features))
         if self.head_dist is None:
-            if pre_logits or pooled.ndim != 4:
-                return pooled if pre_logits else self.head(pooled)
-            return self.head(pooled.movedim(1, -1)).movedim(-1, 1)
+            return pooled if pre_logits else self._classify(pooled)
         for_teacher = self.head_drop(features[:, 1]) if self.global_pool == "token" else pooled
         return (pooled + for_teacher) / 2 if pre_logits else self._join(self.head(pooled), self.head_dist(for_teacher))
+
+    def _classify(self, pooled: Tensor) -> Tensor:
+        if self.global_pool or self.num_prefix_tokens:
+            return self.head(pooled)
+        return self.head(pooled.movedim(1, -1)).movedim(-1, 1)  # a map of each class, [B, num_classes, H, W]
 
     def _join(self, by_class: Tensor, by_teacher: Tensor) -> Any:
         distilling = self.training and getattr(self, "distilled_training", False)
