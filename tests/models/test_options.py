@@ -118,9 +118,9 @@ def test_every_norm_goes_into_swin_and_dwnet(name, norm):
         (
             "swin_nano",
             {"mixer": ("global", "window")},
-            "mixer was given 2 parts, but the model has 3 stages; give one or 3",
+            "mixer was given 2 values, but the model has 3 stages; give 1 or 3",
         ),
-        ("swin_nano", {"heads": (1, 2)}, "heads was given 2 values, but the model has 3 stages; give one or 3"),
+        ("swin_nano", {"heads": (1, 2)}, "heads was given 2 values, but the model has 3 stages; give 1 or 3"),
         ("deit_nano", {"heads": 5}, "5 heads do not divide a width of 96"),
         ("deit_nano", {"heads": "three"}, "heads='three' does not suit Global, which takes int there"),
         ("deit_nano_life", {"kernels": 3}, "kernels=3 does not suit Life, which takes a tuple of int there"),
@@ -259,3 +259,21 @@ def test_options_leave_the_registered_model_alone():
     before = MODELS["swin_nano"]
     options("swin_nano", mixer="global", ratio=2, norm="batch")
     assert MODELS["swin_nano"] is before and before.stages[0].norm == "layer"
+
+
+def test_positions_are_taken_away_put_in_and_exchanged():
+    def kinds(name, **options):
+        spec = apply_options(name, MODELS[name], options)
+        spec.check()
+        return [type(stage.position).__name__ for stage in spec.stages]
+
+    assert kinds("deit_nano", position="none") == ["NoneType"]
+    assert kinds("t2t_vit_7", position="learned") == ["Learned"]
+    assert kinds("lit_nano", position="sinusoid") == ["Sinusoid", "NoneType", "NoneType"]
+    assert kinds("lit_nano", position=("learned", None, "learned")) == ["Learned", "NoneType", "Learned"]
+    assert kinds("pvt_tiny", position="none") == ["NoneType"] * 4
+    assert MODELS["pvt_tiny"] == apply_options("pvt_tiny", MODELS["pvt_tiny"], {"position": "learned"})
+    with pytest.raises(ValueError, match="position='absolute' is not known; use one of none, learned, sinusoid"):
+        kinds("deit_nano", position="absolute")
+    with pytest.raises(ValueError, match="position was given 2 values, but the model has 3 stages"):
+        kinds("lit_nano", position=("learned", "none"))

@@ -13,6 +13,7 @@ from ..parts import (
     DepthwiseThen,
     GatherBroadcast,
     Global,
+    Learned,
     Life,
     LinearQkv,
     LocalityFfn,
@@ -21,6 +22,7 @@ from ..parts import (
     Patchify,
     PixelEmbed,
     ResidualMerge,
+    Sinusoid,
     Sliding,
     SpatialReduction,
     Squeezed,
@@ -81,6 +83,11 @@ PARTS: dict[str, dict[str, Callable[[Context], Any]]] = {
         "residual": lambda c: ResidualMerge(),
         "deformable": lambda c: DeformableMerge(),
     },
+}
+POSITIONS: dict[str, Callable[[Stage], Any]] = {
+    "none": lambda stage: None,
+    "learned": lambda stage: stage.position if isinstance(stage.position, Learned) else Learned(),
+    "sinusoid": lambda stage: Sinusoid(),
 }
 EMBEDS: dict[str, Callable[[Embed], Embed]] = {
     "patchify": lambda old: old if isinstance(old, Patchify) else Patchify(patch=old.stride, norm=True),

@@ -13,6 +13,7 @@ from typing import Any
 from ..parts import (
     DepthWise,
     Global,
+    Learned,
     Life,
     LinearQkv,
     LocalityFfn,
@@ -20,14 +21,15 @@ from ..parts import (
     Patchify,
     PixelEmbed,
     PixelTransformer,
+    Sinusoid,
 )
 from ..parts.slots import Embed, Ffn, Merge, Mixer, Qkv
-from .names import EMBEDS, PARTS, Context
+from .names import EMBEDS, PARTS, POSITIONS, Context
 from .spec import BackboneSpec
 from .walk import has_field, iter_parts, map_part, map_parts, map_stage
 
 SLOT_TYPES = {"qkv": Qkv, "mixer": Mixer, "ffn": Ffn, "merge": Merge}
-OF_SPEC = ("behaviour", "embed", *PARTS, "norm", "aux", "pool", "neck", "local_layers", "patch_size")
+OF_SPEC = ("behaviour", "embed", *PARTS, "position", "norm", "aux", "pool", "neck", "local_layers", "patch_size")
 OF_BACKBONE = ("img_size", "in_chans", "num_classes", "global_pool", "drop_rate", "drop_path_rate")
 
 
@@ -39,6 +41,8 @@ def apply_options(name: str, spec: BackboneSpec, options: Mapping[str, Any]) -> 
     for slot in PARTS:
         if slot in left:
             spec = fill_slot(spec, slot, left.pop(slot))
+    if "position" in left:
+        spec = set_positions(spec, left.pop("position"))
     if "behaviour" in left:
         spec = behave(spec, left.pop("behaviour"))
     if "patch_size" in left:
@@ -63,11 +67,11 @@ def fit_inner(spec: BackboneSpec, embed: PixelEmbed) -> BackboneSpec:
     return map_parts(spec, change)
 
 
-def choose(slot: str, given: Any, named: Mapping[str, Callable[[Any], Any]], kind: type, context: Any) -> Any:
+def choose(slot: str, given: Any, named: Mapping[str, Callable[[Any], Any]], kind: Any, context: Any) -> Any:
     """The part that a name stands for in this context, or the part itself."""
     if isinstance(given, kind):
         return given
-    if given is None and slot == "mixer":
+    if given is None and "none" in named:
         return None
     if given not in named:
         near = get_close_matches(str(given), named, 1)
@@ -79,11 +83,7 @@ def choose(slot: str, given: Any, named: Mapping[str, Callable[[Any], Any]], kin
 def fill_slot(spec: BackboneSpec, slot: str, given: Any) -> BackboneSpec:
     """Put another part into a slot: of every stage that has one, or of each stage its own."""
     count = len(spec.stages)
-    per_stage = list(given) if isinstance(given, (tuple, list)) else [given] * count
-    if len(per_stage) != count:
-        raise ValueError(
-            f"{slot} was given {len(per_stage)} parts, but the model has {count} stages; give one or {count}."
-        )
+    per_stage = spread(slot, given, count) if isinstance(given, (tuple, list)) else [given] * count
     stages = list(spec.stages)
     for index, wish in enumerate(per_stage):
         stage = stages[index]
@@ -95,6 +95,30 @@ def fill_slot(spec: BackboneSpec, slot: str, given: Any) -> BackboneSpec:
         part = choose(slot, wish, PARTS[slot], SLOT_TYPES[slot], Context(spec, index))
         stages[index] = replace(stage, **{slot: part})
     return replace(spec, stages=tuple(stages))
+
+
+def set_positions(spec: BackboneSpec, given: Any) -> BackboneSpec:
+    """Other absolute positions: where the model has some, at its entry if it has none, or of each stage its own."""
+    count = len(spec.stages)
+    if isinstance(given, (tuple, list)):
+        wishes = dict(enumerate(spread("position", given, count)))
+    else:
+        placed = [index for index, stage in enumerate(spec.stages) if stage.position] or [0]
+        wishes = dict.fromkeys(placed, given)
+    stages = [
+        replace(stage, position=choose("position", wishes[index], POSITIONS, (Learned, Sinusoid), stage))
+        if index in wishes
+        else stage
+        for index, stage in enumerate(spec.stages)
+    ]
+    return replace(spec, stages=tuple(stages))
+
+
+def spread(name: str, given: Sequence[Any], count: int) -> Sequence[Any]:
+    """One value for each stage; refuses another number."""
+    if len(given) != count:
+        raise ValueError(f"{name} was given {len(given)} values, but the model has {count} stages; give 1 or {count}.")
+    return given
 
 
 def set_structure(spec: BackboneSpec, left: dict[str, Any]) -> BackboneSpec:
@@ -192,11 +216,7 @@ def set_field(spec: BackboneSpec, field: str, value: Any) -> BackboneSpec | None
                 return part
             found = True
             per_stage = isinstance(value, (tuple, list)) and not isinstance(getattr(part, field), tuple)
-            if per_stage and len(value) != count:
-                raise ValueError(
-                    f"{field} was given {len(value)} values, but the model has {count} stages; give one or {count}."
-                )
-            mine = value[index] if per_stage else value
+            mine = spread(field, value, count)[index] if per_stage else value
             mine = None if mine == "none" else mine  # timm drops options that are None
             return replace(part, **{field: tuple(mine) if isinstance(mine, list) else mine})
 
