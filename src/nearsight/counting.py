@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torchvision  # noqa: F401  (registers the deformable convolution)
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, shape_wrapper
 
@@ -100,10 +101,11 @@ class ProductCounter(TorchDispatchMode):
 
 @contextmanager
 def visible_attention() -> Iterator[None]:
-    """Keep `nn.MultiheadAttention` off its fused inference path, in which no product can be seen."""
+    """Keep attention off its fused kernels, in which products can't be seen, or not in every version of PyTorch."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
