@@ -50,7 +50,8 @@ def stir() -> Callable[[Backbone], Backbone]:
     def stir_weights(model: nn.Module) -> nn.Module:
         for parameter in model.parameters():
             if parameter.ndim == 1 or parameter.count_nonzero() == 0:
-                parameter.add_(0.2 * torch.randn_like(parameter))
+                size = 0.2 if parameter.ndim == 1 else 0.02  # offsets of deformable merging stay on the map
+                parameter.add_(size * torch.randn_like(parameter))
         return model
 
     return stir_weights

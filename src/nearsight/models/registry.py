@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -90,6 +91,6 @@ def make_backbone(
     **settings: Any,
 ) -> Backbone:
     """A backbone on a device and in a type."""
-    with torch.device(device or torch.get_default_device()):
+    with torch.device(device) if device else nullcontext():
         model = Backbone(spec, **settings)
     return model.to(dtype=dtype) if dtype else model

@@ -37,7 +37,7 @@ class Sinusoid:
             channel = torch.arange(dim)
             angle = place / 10000 ** (2 * (channel // 2).double() / dim)
             table = torch.where(channel % 2 == 0, angle.sin(), angle.cos()).float()[None]
-        return PositionTable(table.to(torch.get_default_device()), grid, "bicubic", trained=False)
+        return PositionTable(table.to(torch.empty(0).device), grid, "bicubic", trained=False)
 
 
 class PositionTable(nn.Module):
