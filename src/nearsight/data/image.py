@@ -1,0 +1,148 @@
+"""From the bytes of any image file to upright pixels in red, green and blue."""
+
+import io
+import os
+import warnings
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from .samples import BadImage
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF")
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"}
+    | {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif"}
+    # Not readable here, but images to their owner: they are to be reported as bad, not passed over.
+    | {".heic", ".heif", ".jxl"}
+)
+ORIENTATION = 0x0112  # the EXIF tag
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")  # modes of more than 8 bits, which `convert` would clip
+
+# Of Pillow's remarks (odd metadata, many pixels) nothing follows: an image is read, or it is bad and says why.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file is an image by its name.
+
+    Example:
+        >>> is_image_name("cat.JPG"), is_image_name("notes.txt")
+        (True, False)
+    """
+    return os.path.splitext(name)[1].lower() in SUFFIXES
+
+
+def read_file(name: str, path: str | os.PathLike[str]) -> bytes:
+    """The bytes of an image file.
+
+    Raises:
+        BadImage: The file can't be opened.
+    """
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise BadImage(name, "there is no such file") from None
+    except OSError as error:
+        raise BadImage(name, f"the file can't be opened ({error.strerror or error})") from None
+
+
+def decode(name: str, source: bytes | str | os.PathLike[str], enough: int | None = None) -> Image.Image:
+    """An image, upright, in mode RGB.
+
+    Transparent places become white, 16-bit values are scaled to 8 bits, of an animation the first picture is taken.
+
+    Args:
+        name: What to call the image in an error.
+        source: The content of the file, or its path.
+        enough: A JPEG may be decoded smaller where its shorter side stays at least this long, to save time.
+
+    Raises:
+        BadImage: It is no image, is damaged, or too large to be opened safely.
+
+    Example:
+        >>> stream = io.BytesIO()
+        >>> Image.new("LA", (4, 2), (0, 0)).save(stream, "PNG")  # black, but transparent
+        >>> decode("a.png", stream.getvalue()).getpixel((0, 0))
+        (255, 255, 255)
+    """
+    content = source if isinstance(source, bytes) else read_file(name, source)
+    if not content:
+        raise BadImage(name, "the file is empty")
+    try:
+        with Image.open(io.BytesIO(content), formats=readable_formats()) as image:
+            if enough is not None:
+                image.draft(image.mode, (enough, enough))
+            image.load()
+            return turn_upright(image)
+    except Exception as error:  # a damaged file makes Pillow raise nearly anything, from KeyError to struct.error
+        raise BadImage(name, explain(error)) from None
+
+
+@cache
+def readable_formats() -> list[str]:
+    """The formats that this Pillow reads without running another program (EPS files would be run by Ghostscript)."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def explain(error: Exception) -> str:
+    """Why an image could not be decoded, for somebody who doesn't know Pillow."""
+    if isinstance(error, UnidentifiedImageError):
+        return "it holds no image, or one in an unknown format"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"it claims more than {2 * (Image.MAX_IMAGE_PIXELS or 0) // 10**6} million pixels"
+    if isinstance(error, MemoryError):
+        return "it does not fit into memory"
+    text = str(error).strip().rstrip(".")
+    if "truncated" in text.lower() or isinstance(error, EOFError):
+        return "the file is cut off"
+    return f"the file is damaged ({text or type(error).__name__})"
+
+
+def turn_upright(image: Image.Image) -> Image.Image:
+    """The image as its EXIF data say it is to be looked at, in mode RGB."""
+    try:
+        turn = UPRIGHT.get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # metadata may be damaged where the picture is not
+        turn = None
+    plain = to_rgb(image)
+    return plain if turn is None else plain.transpose(turn)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """The image in mode RGB, on white where it is transparent."""
+    if image.mode in DEEP:
+        return to_eight_bits(image).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        if image.mode in ("La", "RGBa"):
+            image = image.convert(image.mode.upper())
+        layer = image.convert("RGBA")
+        page = Image.new("RGB", layer.size, "white")
+        page.paste(layer, mask=layer.getchannel("A"))
+        return page
+    # A copy also where the mode is right: the file's own object carries its metadata along.
+    return image.convert("RGB")
+
+
+def to_eight_bits(image: Image.Image) -> Image.Image:
+    """A grey image of 16 or 32 bits, with its range of values scaled to 0..255."""
+    values = np.nan_to_num(np.asarray(image).astype(np.float64))
+    low, high = float(values.min()), float(values.max())
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        low, high = 0.0, 65535.0  # what these can hold, so that dark images stay dark
+    elif low >= 0:
+        low, high = 0.0, next((limit for limit in (1.0, 255.0, 65535.0) if high <= limit), high)
+    scaled = (values - low) * (255.0 / (high - low)) if high > low else np.zeros_like(values)
+    return Image.fromarray(np.rint(scaled).astype(np.uint8))

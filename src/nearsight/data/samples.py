@@ -1,0 +1,116 @@
+"""What every source of labelled images becomes: up to three splits, read one image at a time by number."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+
+class BadImage(ValueError):
+    """An image that can't be read: which, and why."""
+
+    def __init__(self, name: str, reason: str):
+        super().__init__(f"{name} can't be read as an image: {reason}.")
+        self.name = name
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["BadImage"], tuple[str, str]]:
+        return BadImage, (self.name, self.reason)  # so that it travels from a worker process
+
+
+class Split(ABC):
+    """Labelled images of one split.
+
+    A subclass reads files, an array, a table or an archive. It can be pickled, for worker processes, and stays small
+    when it is: file handles are opened where they are used.
+
+    Attributes:
+        labels: Class numbers `[n]`.
+    """
+
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """What to call an image in messages and records: its path, or its place in an array. No two are equal."""
+
+    @abstractmethod
+    def read(self, index: int, enough: int | None = None) -> Image.Image:
+        """The image, upright, in mode RGB.
+
+        Args:
+            index: Number of the image in this split.
+            enough: A JPEG may be decoded smaller where its shorter side stays at least this long, to save time.
+
+        Raises:
+            BadImage: The image can't be read.
+        """
+
+    @abstractmethod
+    def content(self, index: int) -> bytes:
+        """The bytes of the file, or of the array; equal bytes are equal images."""
+
+    def blocks(self) -> Sequence[int]:
+        """Sizes of the runs of images that are best read together (the shards of an archive); they sum to `len`."""
+        return (len(self),)
+
+
+class Subset(Split):
+    """Some images of another split, in the given order."""
+
+    def __init__(self, whole: Split, indices: NDArray[np.int64]):
+        self.whole = whole
+        self.indices = np.asarray(indices, dtype=np.int64)
+        self.labels = whole.labels[self.indices]
+
+    def name(self, index: int) -> str:
+        return self.whole.name(int(self.indices[index]))
+
+    def read(self, index: int, enough: int | None = None) -> Image.Image:
+        return self.whole.read(int(self.indices[index]), enough)
+
+    def content(self, index: int) -> bytes:
+        return self.whole.content(int(self.indices[index]))
+
+    def blocks(self) -> Sequence[int]:
+        ends = np.cumsum(self.whole.blocks())
+        shard = np.searchsorted(ends, self.indices, side="right")
+        changes = np.flatnonzero(np.diff(shard)) + 1
+        return np.diff(np.concatenate([[0], changes, [len(self)]])).tolist()
+
+
+@dataclass(frozen=True)
+class Data:
+    """Labelled images for classification.
+
+    Attributes:
+        source: What the user named.
+        kind: Which sort of source it is: `folder`, `table`, `arrays`, `torchvision`, `hub`, `shards`, `digits`.
+        classes: Names of the classes, by number; the same in all splits.
+        train: Images to learn from; None if the source has only others.
+        val: Images to choose the best epoch by.
+        test: Images that are looked at once, at the end.
+    """
+
+    source: str
+    kind: str
+    classes: tuple[str, ...]
+    train: Split | None = None
+    val: Split | None = None
+    test: Split | None = None
+
+    def splits(self) -> dict[str, Split]:
+        """The splits there are, by name."""
+        named = {"train": self.train, "val": self.val, "test": self.test}
+        return {name: split for name, split in named.items() if split is not None}
+
+    def with_splits(self, **splits: Split | None) -> "Data":
+        """The same data with other splits."""
+        now: dict[str, Split | None] = {"train": self.train, "val": self.val, "test": self.test}
+        return Data(self.source, self.kind, self.classes, **(now | splits))

@@ -1,0 +1,149 @@
+"""A table of paths and labels: CSV, TSV or Parquet."""
+
+import csv
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .files import Files
+from .folders import SPLITS
+from .labels import number_labels, shorten
+from .samples import Data
+
+SUFFIXES = (".csv", ".tsv", ".parquet")
+# Where several are there, the first is taken; texts before numbers, so that classes get names.
+COMMON = {
+    "path": (
+        "image_path",
+        "img_path",
+        "filepath",
+        "file_path",
+        "path",
+        "filename",
+        "file_name",
+        "file",
+        "image",
+        "img",
+    ),
+    "label": ("class_name", "label_name", "label", "labels", "class", "category", "target", "species", "breed", "y"),
+    "split": ("split", "subset", "partition", "set"),
+}
+LOST = 0.01  # a larger share of missing files means that the paths are wrong; fewer are skipped like bad images
+
+
+def open_table(path: Path, columns: Mapping[str, str]) -> Data:
+    """Images listed with their labels and, if there is such a column, their splits.
+
+    Args:
+        path: The table; paths in it are absolute or start from its folder.
+        columns: Which column holds the `path`, the `label` and the `split`, where the common names don't tell.
+
+    Raises:
+        ValueError: Columns, labels or files are missing, or a file is listed twice.
+    """
+    if path.suffix.lower() == ".parquet":
+        from .parquet import open_parquet
+
+        return open_parquet(path, columns)
+    table = read_text_table(path)
+    chosen = find_columns(str(path), list(table), columns)
+    return listed_files(
+        path,
+        [text.replace("\\", "/") for text in table[chosen["path"]]],
+        np.array([text.strip() for text in table[chosen["label"]]], dtype=np.str_),
+        table[chosen["split"]] if "split" in chosen else None,
+    )
+
+
+def read_text_table(path: Path) -> dict[str, list[str]]:
+    """The columns of a table, by the names in its first line."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            head = file.readline()
+            file.seek(0)
+            mark = "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=head.count)
+            lines = [(number, row) for number, row in enumerate(csv.reader(file, delimiter=mark), 1) if any(row)]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not in UTF-8 ({error.reason} at byte {error.start}); save it so.") from None
+    except csv.Error as error:
+        raise ValueError(f"{path} can't be read as a table: {error}.") from None
+    if len(lines) < 2:
+        raise ValueError(f"{path} has no rows; it needs a line with the names of the columns, then a line per image.")
+    titles = [title.strip() for title in lines[0][1]]
+    for number, row in lines[1:]:
+        if len(row) != len(titles):
+            raise ValueError(f"Row {number} of {path} has {len(row)} cells, but there are {len(titles)} columns.")
+    return {title: [row[place] for _, row in lines[1:]] for place, title in enumerate(titles)}
+
+
+def find_columns(source: str, titles: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Which column holds the path, the label and, if there is one, the split."""
+    spelled = {title.strip().lower(): title for title in reversed(titles)}
+    chosen = {}
+    for role, names in COMMON.items():
+        if role in given and given[role] not in titles:
+            raise ValueError(f"{source} has no column {given[role]}; it has: {', '.join(titles)}.")
+        match = given.get(role) or next((spelled[name] for name in names if name in spelled), None)
+        if match is not None:
+            chosen[role] = match
+        elif role != "split":
+            raise ValueError(
+                f"Which column of {source} holds the {role} can't be told from their names: {', '.join(titles)}; "
+                f"say so with {os.path.basename(source)}?path=COLUMN&label=COLUMN."
+            )
+    return chosen
+
+
+def listed_files(path: Path, files: Sequence[str], labels: Any, splits: Sequence[str] | None, **known: Any) -> Data:
+    """The data of a table whose images are files beside it."""
+    refuse_empty_labels(path, labels)
+    root = str(path.parent)
+    missing = [file for file in files if not os.path.exists(os.path.join(root, file))]
+    if len(missing) > LOST * len(files):
+        raise ValueError(
+            f"{len(missing)} of the {len(files)} files in {path} are missing, the first is {missing[0]}; "
+            f"paths are absolute or start from {root}."
+        )
+    rows = split_rows(str(path), len(files), splits)
+    for split, numbers in rows.items():
+        refuse_repeats(path, split, [files[number] for number in numbers])
+    classes, numbered = number_labels(str(path), {split: labels[numbers] for split, numbers in rows.items()}, **known)
+    return Data(
+        str(path),
+        "table",
+        classes,
+        **{split: Files(root, [files[n] for n in numbers], numbered[split]) for split, numbers in rows.items()},
+    )
+
+
+def split_rows(source: str, count: int, splits: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """Numbers of the rows of each split; all are for training if nothing else is said."""
+    if splits is None:
+        return {"train": np.arange(count)}
+    names = [SPLITS.get(str(text).strip().casefold()) for text in splits]
+    if None in names:
+        number = names.index(None)
+        raise ValueError(f"{source} has the split {splits[number]!r} in row {number + 2}; splits are train, val, test.")
+    array = np.array(names)
+    return {split: np.flatnonzero(array == split) for split in ("train", "val", "test") if split in names}
+
+
+def refuse_empty_labels(path: Path, labels: np.ndarray) -> None:
+    """Every image needs a label."""
+    if labels.dtype.kind == "U" and (empty := np.flatnonzero(labels == "")).size:
+        raise ValueError(
+            f"{empty.size} rows of {path} have no label, the first is row {empty[0] + 2}; give or remove them."
+        )
+
+
+def refuse_repeats(path: Path, split: str, files: Iterable[str]) -> None:
+    """A file that is listed twice would be on both sides of a split that is made later."""
+    seen: set[str] = set()
+    again = [file for file in files if file in seen or seen.add(file)]  # type: ignore[func-returns-value]
+    if again:
+        raise ValueError(
+            f"{path} lists {len(again)} files more than once for {split}: {shorten(again, 3)}; keep one row of each."
+        )
