@@ -1,0 +1,59 @@
+"""`nearsight data`: look at data before training with them."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+data_app = typer.Typer(help="Look at data before training with them.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@data_app.callback()
+def group() -> None:
+    """Look at data before training with them."""
+
+
+@data_app.command()
+def check(
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="A folder of class folders, a table, an .npz file, or a name.")
+    ],
+    fix_list: Annotated[
+        Path | None,
+        typer.Option(
+            "--fix-list",
+            metavar="FILE",
+            help="Write the names of images to remove: unreadable ones, and copies of validation or test images.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Leave with exit code 1 if there are problems.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that read images; 0: none besides this one. Default: one per core.")
+    ] = None,
+) -> None:
+    """Find unreadable images, copies across splits, lopsided classes and odd sizes."""
+    from ..data import open_data
+    from ..data.check import check_data
+    from ..data.check_report import fix_list as list_fixes
+    from ..data.check_report import render_report
+
+    if fix_list and fix_list.is_dir():
+        raise ValueError(f"--fix-list {fix_list} is a folder; give the name of a file to write.")
+    report = check_data(open_data(data), workers)
+    if as_json:
+        import json
+
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        from ..tables import make_console
+
+        make_console().print(render_report(report), highlight=False, crop=False)
+    if fix_list:
+        from ..checkpoints.native import write_whole
+
+        write_whole(fix_list, list_fixes(report))
+        print(f"Wrote {fix_list}: {len(report.to_remove):,} images to remove.", file=sys.stderr)
+    if strict and report.problems:
+        raise typer.Exit(1)

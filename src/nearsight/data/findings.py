@@ -1,0 +1,189 @@
+"""What a check of labelled images can find, as values that go into a report or a JSON file."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+TINY = 10  # training images below which a class is hardly learnt
+IMBALANCED = 5.0  # ratio of the largest to the smallest class from which weights are advised
+PROTECTED = ("train", "val", "test")  # of a picture in several splits, the copy in the last is the one to keep
+
+
+@dataclass(frozen=True)
+class Found:
+    """An image in the data: its split, name and class."""
+
+    split: str
+    name: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Unreadable(Found):
+    """An image that can't be read, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class OddSize(Found):
+    """An image much smaller, larger or longer (`why`) than the others."""
+
+    height: int
+    width: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Images that are the same picture: byte by byte if `exact`, else saved, scaled, brightened or trimmed anew."""
+
+    exact: bool
+    images: tuple[Found, ...]
+
+    @property
+    def leaks(self) -> bool:
+        """Whether they are in different splits, so that a model is tested on what it has learnt."""
+        return len({image.split for image in self.images}) > 1
+
+    @property
+    def disagree(self) -> bool:
+        """Whether they have different labels, of which at most one is right."""
+        return len({image.label for image in self.images}) > 1
+
+    @property
+    def surplus(self) -> tuple[Found, ...]:
+        """The copies to remove so that none leaks: all but those in the most protected split."""
+        keep = max((image.split for image in self.images), key=PROTECTED.index)
+        return tuple(image for image in self.images if image.split != keep)
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """The largest and the smallest class, by name and training images."""
+
+    largest: str
+    most: int
+    smallest: str
+    fewest: int
+
+    @property
+    def ratio(self) -> float:
+        """How often the largest holds the smallest."""
+        return self.most / self.fewest
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Smallest, middle and largest of some numbers."""
+
+    smallest: float
+    median: float
+    largest: float
+
+
+@dataclass
+class CheckReport:
+    """All that a check found.
+
+    Attributes:
+        source: What the user named.
+        kind: Which sort of source it is.
+        images: Images of each split.
+        counts: Readable images of each class in each split.
+        unreadable: Images that can't be read.
+        blank: Images that show one colour only.
+        empty_classes: Classes without a readable image.
+        missing_classes: For each split, the classes that only others have.
+        tiny_classes: Classes with few training images, and how many.
+        imbalance: Largest and smallest class; None with fewer than two classes.
+        copies: The same picture several times.
+        modes: Images of each mode, by Pillow's names; bare pixels have none.
+        rotated: Images that their EXIF data turn.
+        heights: Of readable images; None if there are none. Likewise `widths` and `aspects` (width / height).
+        odd_sizes: Images much smaller, larger or longer than the others.
+        img_size: The image size to train with.
+    """
+
+    source: str
+    kind: str
+    images: dict[str, int]
+    counts: dict[str, dict[str, int]]
+    unreadable: list[Unreadable] = field(default_factory=list)
+    blank: list[Found] = field(default_factory=list)
+    empty_classes: list[str] = field(default_factory=list)
+    missing_classes: dict[str, list[str]] = field(default_factory=dict)
+    tiny_classes: dict[str, int] = field(default_factory=dict)
+    imbalance: Imbalance | None = None
+    copies: list[Copies] = field(default_factory=list)
+    modes: dict[str, int] = field(default_factory=dict)
+    rotated: int = 0
+    heights: Spread | None = None
+    widths: Spread | None = None
+    aspects: Spread | None = None
+    odd_sizes: list[OddSize] = field(default_factory=list)
+    img_size: int | None = None
+
+    @property
+    def leaks(self) -> list[Copies]:
+        """Pictures that are in several splits."""
+        return [copies for copies in self.copies if copies.leaks]
+
+    @property
+    def disputed(self) -> list[Copies]:
+        """Pictures with several labels."""
+        return [copies for copies in self.copies if copies.disagree]
+
+    @property
+    def repeated(self) -> list[Copies]:
+        """Pictures that are several times in one split, with one label."""
+        return [copies for copies in self.copies if not copies.leaks and not copies.disagree]
+
+    @property
+    def problems(self) -> list[str]:
+        """What should be looked at before training, a few words each."""
+        found = [
+            (len(self.unreadable), "unreadable image"),
+            (len(self.blank), "blank image"),
+            (len(self.empty_classes), "empty class"),
+            (len({name for names in self.missing_classes.values() for name in names}), "class missing in a split"),
+            (len(self.tiny_classes), f"class with fewer than {TINY} training images"),
+            (len(self.leaks), "picture in several splits"),
+            (len(self.disputed), "picture with different labels"),
+            (len(self.repeated), "picture repeated in a split"),
+        ]
+        sentences = [f"{count:,} {plural(count, words)}" for count, words in found if count]
+        if self.imbalance and self.imbalance.ratio >= IMBALANCED:
+            sentences.append(f"classes of very different size ({self.imbalance.ratio:.3g} : 1)")
+        return sentences
+
+    @property
+    def to_remove(self) -> list[str]:
+        """Names of the images to remove: unreadable ones, and copies that leak into a more protected split."""
+        surplus = [image for copies in self.leaks for image in copies.surplus]
+        return list(dict.fromkeys(image.name for image in [*self.unreadable, *surplus]))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as values that JSON knows, with the verdict first."""
+        rest = asdict(self)
+        for copies, entry in zip(self.copies, rest["copies"], strict=True):
+            entry.update(leaks=copies.leaks, disagree=copies.disagree)
+        if self.imbalance:
+            rest["imbalance"]["ratio"] = self.imbalance.ratio
+        return {"problems": self.problems, **rest, "to_remove": self.to_remove}
+
+
+def plural(count: int, words: str) -> str:
+    """The words with their first noun in the plural unless there is one of it.
+
+    Example:
+        >>> plural(2, "empty class"), plural(2, "picture in several splits"), plural(1, "blank image")
+        ('empty classes', 'pictures in several splits', 'blank image')
+    """
+    if count == 1:
+        return words
+    for noun, many in {"image": "images", "class": "classes", "picture": "pictures"}.items():
+        parts = words.split(" ")
+        if noun in parts:
+            parts[parts.index(noun)] = many
+            return " ".join(parts)
+    raise ValueError(f"No noun with a known plural in: {words}.")
