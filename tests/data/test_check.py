@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from nearsight.data import open_data
-from nearsight.data.check import check_data, suggest_size
+from nearsight.data.check import check_data
 from nearsight.data.findings import Imbalance, Spread
 
 
@@ -89,7 +89,7 @@ def test_sound_images_have_no_problems(sound):
     assert report.modes == {"RGB": 32}
     assert report.heights == report.widths == Spread(120, 120, 120)
     assert report.odd_sizes == report.to_remove == []
-    assert report.img_size == 128
+    assert report.img_size == 96
 
 
 def test_unreadable_images_are_named_with_the_reason(report):
@@ -233,21 +233,3 @@ def test_arrays_that_begin_like_an_image_file_are_taken_as_pixels(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=pixels, y_train=np.arange(40) % 2)
     report = check_data(open_data(tmp_path / "a.npz"))
     assert (report.problems, report.modes, report.heights) == ([], {}, Spread(16, 16, 16))
-
-
-@pytest.mark.parametrize(
-    ("heights", "widths", "size"),
-    [
-        ([8], [8], 28),  # the smallest there is
-        ([28], [28], 28),
-        ([60, 64, 70], [300, 300, 300], 64),  # the shorter side counts
-        ([112], [112], 128),  # a little upsampling
-        ([110], [110], 96),
-        ([375] * 3, [500] * 3, 224),
-        ([500] * 19_999, [500] * 19_999, 224),  # large, but not many
-        ([500] * 20_000, [500] * 20_000, 384),
-        ([500] * 20_000 + [300], [500] * 20_001, 224),  # many, but not all large
-    ],
-)
-def test_the_suggested_size_keeps_the_usual_image(heights, widths, size):
-    assert suggest_size(heights, widths) == size

@@ -102,5 +102,5 @@ def test_names_that_are_no_text_are_printed_and_listed_as_they_are_on_disk(capsy
 def show(report, capsys):
     from rich.console import Console
 
-    Console(width=80).print(render_report(report), highlight=False)
+    Console(width=80).print(render_report(report, {"deit_nano": 8}), highlight=False)
     return capsys.readouterr().out

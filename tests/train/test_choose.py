@@ -6,15 +6,14 @@ import pytest
 import torch
 
 from nearsight import create_model, list_models
+from nearsight.data.sizes import SIZES
 from nearsight.models import MODELS
 from nearsight.reproduce.recipe import WithoutNumbers
 from nearsight.train.choose import (
     EPOCHS,
-    SIZES,
     choose_batch,
     choose_epochs,
     choose_patch,
-    choose_size,
     fill_in,
     possible_patches,
 )
@@ -83,13 +82,6 @@ def test_possible_patches_are_those_that_build() -> None:
 def test_a_given_patch_and_models_of_timm_are_left_alone() -> None:
     assert choose_patch("resnet18", 32) is None
     assert choose_patch("deit_tiny", 32, {"patch_size": 8}) is None
-
-
-def test_images_are_never_enlarged_but_to_32() -> None:
-    assert [choose_size(side) for side in (1, 8, 27)] == [32, 32, 32]
-    assert [choose_size(side) for side in (28, 31, 32, 63, 64, 150, 223, 224, 4000)] == [
-        *(28, 28, 32, 48, 64, 128, 192, 224, 224),
-    ]
 
 
 @pytest.mark.parametrize("images", [1, 100, 500, 2_000, 5_000, 50_000, 1_281_167])

@@ -42,14 +42,15 @@ def check(
     if fix_list and fix_list.is_dir():
         raise ValueError(f"--fix-list {fix_list} is a folder; give the name of a file to write.")
     report = check_data(open_data(data), workers)
+    patches = suggest_patches(report.img_size) if report.img_size else {}
     if as_json:
         import json
 
-        print(json.dumps(report.as_dict(), indent=2))
+        print(json.dumps({**report.as_dict(), "patch_size": patches}, indent=2))
     else:
         from ..tables import make_console
 
-        make_console().print(render_report(report), highlight=False, crop=False)
+        make_console().print(render_report(report, patches), highlight=False, crop=False)
     if fix_list:
         from ..checkpoints.native import write_whole
 
@@ -57,3 +58,10 @@ def check(
         print(f"Wrote {fix_list}: {len(report.to_remove):,} images to remove.", file=sys.stderr)
     if strict and report.problems:
         raise typer.Exit(1)
+
+
+def suggest_patches(img_size: int) -> dict[str, int | None]:
+    """Patch sizes for images of a size: of a plain transformer, and of pyramids of three and four stages."""
+    from ..train.choose import choose_patch
+
+    return {name: choose_patch(name, img_size) for name in ("deit_nano", "swin_nano", "swin_tiny")}

@@ -3,18 +3,14 @@
 from collections import Counter
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from .duplicates import Groups, same_bytes, same_picture
 from .findings import TINY, CheckReport, Copies, Found, Imbalance, OddSize, Spread, Unreadable
 from .samples import Data
+from .sizes import choose_size
 from .survey import Place, Survey, survey_images
 
-SIZES = (28, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
-USUAL = 224  # the largest size that is suggested without need
-LARGE = 384  # for many images that are all at least as large
-MANY = 20_000
-STRETCH = 1.15  # upsampling that does no harm
 FAR = 4.0  # times the median: from there on a size is odd
 LONG = 4.0  # aspect ratio of a panorama, of which a square crop shows little
 
@@ -105,7 +101,7 @@ def judge_sizes(report: CheckReport, data: Data, survey: Survey) -> None:
         return
     heights, widths = survey.sizes.T
     report.heights, report.widths, report.aspects = spread(heights), spread(widths), spread(widths / heights)
-    report.img_size = suggest_size(heights, widths)
+    report.img_size = choose_size(float(np.median(np.minimum(heights, widths))))
     shorter, longer = survey.sizes.min(axis=1), survey.sizes.max(axis=1)
     reasons = {
         "small": shorter * FAR < np.median(shorter),
@@ -122,24 +118,3 @@ def judge_sizes(report: CheckReport, data: Data, survey: Survey) -> None:
 def spread(values: NDArray[np.number]) -> Spread:
     """Smallest, middle and largest of some numbers."""
     return Spread(float(np.min(values)), float(np.median(values)), float(np.max(values)))
-
-
-def suggest_size(heights: ArrayLike, widths: ArrayLike) -> int:
-    """The image size to train with: about the shorter side of the usual image, at most 224 as a rule.
-
-    Args:
-        heights: Pixels `[n]`.
-        widths: Pixels `[n]`.
-
-    Returns:
-        A size from 28 to 384. More than 224 only if the images are many and all large.
-
-    Example:
-        >>> suggest_size([32, 32, 30], [32, 40, 33]), suggest_size([375, 480], [500, 640])
-        (32, 224)
-    """
-    shorter = np.minimum(heights, widths)
-    most = LARGE if len(shorter) >= MANY and shorter.min() >= LARGE else USUAL
-    usual = min(float(np.median(shorter)), most)
-    possible = [size for size in SIZES if size <= usual * STRETCH] or [SIZES[0]]
-    return min(possible, key=lambda size: abs(np.log(size / usual)))

@@ -1,7 +1,7 @@
 """A check's report as text: the verdict first, then only what there is to say."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -25,8 +25,13 @@ MODES = {
 Section = tuple[str, list[str]]  # title and lines
 
 
-def render_report(report: CheckReport) -> RenderableType:
-    """The whole report for a terminal of any width, or a pipe."""
+def render_report(report: CheckReport, patches: Mapping[str, int | None]) -> RenderableType:
+    """The report for people: the verdict, then what there is to say, then how to train.
+
+    Args:
+        report: What the check found.
+        patches: Patch sizes of some models at the suggested image size.
+    """
     parts: list[RenderableType] = [
         Text(printable(verdict(report)), style="bold red" if report.problems else "bold green")
     ]
@@ -36,6 +41,9 @@ def render_report(report: CheckReport) -> RenderableType:
         parts += [Padding(Text(printable(line), overflow="fold"), (0, 0, 0, 2), expand=False) for line in lines]
     if report.img_size:
         parts += [Text(), Text("To train with these images", style="bold")]
+        chosen = ", ".join(f"{patch} for {name}" for name, patch in patches.items())
+        advice = f"Images of {report.img_size} pixels; the patch size follows from it: {chosen}."
+        parts.append(Padding(Text(advice), (0, 0, 0, 2), expand=False))
         # In one line however long, so that it can be copied.
         parts.append(Text(f"  {printable(train_command(report))}", no_wrap=True, overflow="ignore"))
     return Group(*parts)

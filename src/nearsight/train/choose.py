@@ -6,6 +6,7 @@ Every decision is a small table or rule with its reason; `fill_in` only applies 
 from collections.abc import Mapping
 from typing import Any
 
+from ..data.sizes import choose_size
 from ..models import MODELS
 from ..models.options import OF_BACKBONE, apply_options
 from ..models.registry import OF_TIMM
@@ -14,12 +15,6 @@ from ..parts import ConvStem, PixelEmbed, TokensToToken
 from ..parts.tokens_to_token import SPLITS
 from .recipe import Recipe
 from .recipe_file import parse
-
-SIZES = (28, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 512)
-# Photographs come larger than this, but the time for a step grows with the square of the side.
-LARGEST_BY_ITSELF = 224
-# Smaller images are enlarged to what the nano models are made for.
-SMALLEST = 32
 
 # Images up to this side: the model. The local feed-forward part gained most in trials on small data, and costs little.
 MODEL_BY_SIZE = ((64, "localvit_nano"), (float("inf"), "localvit_tiny"))
@@ -100,18 +95,6 @@ def choose_model(recipe: Recipe, side: int) -> dict[str, Any]:
     size = model.img_size or choose_size(side)
     name = model.name or next(name for limit, name in MODEL_BY_SIZE if size <= limit)
     return {"name": name, "img_size": size, "patch_size": model.patch_size or choose_patch(name, size, model.options)}
-
-
-def choose_size(side: int) -> int:
-    """The side to train at for images of a side: a round number that is not above it, from 28 to 224.
-
-    Example:
-        >>> choose_size(8), choose_size(28), choose_size(100), choose_size(500)
-        (32, 28, 96, 224)
-    """
-    if side < SIZES[0]:
-        return SMALLEST
-    return max(size for size in SIZES if size <= min(side, LARGEST_BY_ITSELF))
 
 
 def choose_patch(name: str, img_size: int, options: Mapping[str, Any] | None = None) -> int | None:
