@@ -36,10 +36,11 @@ STEPS_PER_EPOCH = 20
 PADDED_UP_TO = 64
 
 # Up to so many passes: how much the images of `small-data` are varied. What is seen 300 times must look different
-# every time; in 20 passes strong mixing costs more than it gives.
+# every time; in a few passes it costs more than it gives (5,000 images of CIFAR-10, deit_nano, 5 of 12 epochs: 36 %
+# without RandAugment, 27 % with rand-m5).
 STRENGTH: tuple[tuple[float, dict[str, Any]], ...] = (
-    (30, {"rand_augment": "rand-m5-mstd0.5-inc1", "mixup": 0.0, "cutmix": 0.0, "erase": 0.0}),
-    (100, {"rand_augment": "rand-m7-mstd0.5-inc1", "mixup": 0.2, "cutmix": 0.5, "erase": 0.1}),
+    (30, {"rand_augment": None, "mixup": 0.0, "cutmix": 0.0, "erase": 0.0}),
+    (100, {"rand_augment": "rand-m5-mstd0.5-inc1", "mixup": 0.2, "cutmix": 0.5, "erase": 0.1}),
     (float("inf"), {"rand_augment": "rand-m9-mstd0.5-inc1", "mixup": 0.8, "cutmix": 1.0, "erase": 0.25}),
 )
 # The share of the epochs that recipes without a warm-up of their own warm up in, whatever the number of epochs.
