@@ -57,8 +57,20 @@ def convert(
     return save_model(model, target, origin)
 
 
-def save_model(model: nn.Module, path: str | Path, origin: Mapping[str, Any] | None = None) -> Path:
-    """Write a model of ours; both files appear complete or not at all, the weights last."""
+def save_model(
+    model: nn.Module,
+    path: str | Path,
+    origin: Mapping[str, Any] | None = None,
+    trained: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a model of ours; both files appear complete or not at all, the weights last.
+
+    Args:
+        model: A backbone, or a pyramid of one.
+        path: File to write.
+        origin: Where the weights come from.
+        trained: What the model was trained for: task, classes, input.
+    """
     path = Path(path)
     backbone = model.backbone if isinstance(model, FeaturePyramid) else model
     if not isinstance(backbone, Backbone):
@@ -73,6 +85,7 @@ def save_model(model: nn.Module, path: str | Path, origin: Mapping[str, Any] | N
         "img_size": list(backbone.img_size),
         "output_norms": norms,
         "origin": dict(origin or {}),
+        "trained": dict(trained) if trained else None,
         "spec": to_json(backbone.spec),
     }
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}

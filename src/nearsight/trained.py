@@ -1,0 +1,91 @@
+"""Trained models: what a run leaves behind, opened again with all that is needed to use it."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from .checkpoints.foreign import load_foreign, save_foreign
+from .checkpoints.native import load_converted, read_description, save_model
+from .data.augment import Input
+
+if TYPE_CHECKING:
+    from .train.build import Built
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model with its classes.
+
+    Attributes:
+        model: In evaluation mode; takes images `[B, 3, H, W]`, returns `[B, len(classes)]`.
+        name: Its name.
+        classes: Names of the classes, by number.
+        input: What the model wants to be fed.
+        path: File of the weights.
+    """
+
+    model: nn.Module
+    name: str
+    classes: tuple[str, ...]
+    input: Input
+    path: Path
+
+
+def load(path: str | Path) -> nn.Module:
+    """Open the model of a run's folder, or a weight file that Nearsight wrote.
+
+    Args:
+        path: Folder of a run, or a `.safetensors` file with its JSON file beside it.
+
+    Returns:
+        A model in evaluation mode that takes images `[B, C, H, W]`.
+
+    Example:
+        >>> import nearsight, tempfile
+        >>> from nearsight.checkpoints.native import save_model
+        >>> file = Path(tempfile.mkdtemp()) / "model.safetensors"
+        >>> path = save_model(nearsight.create_model("lit_nano", num_classes=3), file)
+        >>> load(path).num_classes
+        3
+    """
+    file = model_file(path)
+    if read_description(file).get("timm") is not None:
+        return load_foreign(file)
+    return load_converted(file)
+
+
+def open_trained(path: str | Path) -> Trained:
+    """Open a run's model with its classes; weights without classes are refused."""
+    file = model_file(path)
+    description = read_description(file)
+    about = description.get("trained")
+    if not about:
+        raise ValueError(f"{file} was not trained by Nearsight and has no class names; give the folder of a run.")
+    shown: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in about["input"].items()}
+    name = description["name"] or description["origin"].get("model", "model")  # other parts: no registered name
+    return Trained(load(file), name, tuple(about["classes"]), Input(**shown), file)
+
+
+def save_trained(built: "Built", classes: tuple[str, ...], path: Path) -> Path:
+    """Write a model with its classes and what it wants to be fed."""
+    about: dict[str, Any] = {"task": "classify", "classes": list(classes), "input": asdict(built.input)}
+    if built.timm_options is None:
+        return save_model(built.model, path, {"model": built.name}, trained=about)
+    return save_foreign(
+        built.model, path, name=built.name, options=built.timm_options, img_size=built.input.size, trained=about
+    )
+
+
+def model_file(path: str | Path) -> Path:
+    """The weights at a path: of a run's folder, or the file itself."""
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"{path} is not there; give the folder of a run or a .safetensors file.")
+    if path.is_dir():
+        file = path / "model.safetensors"
+        if not file.is_file():
+            raise ValueError(f"{path} has no finished model; finish it with `nearsight train --resume {path}`.")
+        return file
+    return path
