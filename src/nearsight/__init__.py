@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import models, parts
     from .checkpoints import convert, load_official
+    from .data import open_data
     from .factory import create_model, list_models
     from .lattice import Grid
+    from .train import load_recipe, run_training
+    from .trained import load
 
 __version__ = "0.1.0"
 
@@ -24,9 +27,13 @@ __all__ = [
     "convert",
     "create_model",
     "list_models",
+    "load",
     "load_official",
+    "load_recipe",
     "models",
+    "open_data",
     "parts",
+    "run_training",
 ]
 
 # Where a public name lives. Modules are imported on first use, so that `import nearsight` and the command line start
@@ -36,7 +43,11 @@ _HOME = {
     "convert": "checkpoints",
     "create_model": "factory",
     "list_models": "factory",
+    "load": "trained",
     "load_official": "checkpoints",
+    "load_recipe": "train",
+    "open_data": "data",
+    "run_training": "train",
 }
 _SUBMODULES = ("models", "parts")
 

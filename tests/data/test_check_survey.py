@@ -121,7 +121,7 @@ def test_worker_processes_end_soon_after_the_main_process(bad_splits, tmp_path, 
         os.killpg(process.pid, kill)  # as a terminal does: to all processes of the group
     else:
         process.kill()
-    output, errors = process.communicate(timeout=20)  # returns when no process has the pipes open any more
+    output, errors = process.communicate(timeout=120)  # returns when no process has the pipes open any more
     if kill == signal.SIGINT:
         assert output.splitlines()[-1] == "interrupted"
         assert errors == ""

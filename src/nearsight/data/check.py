@@ -26,7 +26,7 @@ def check_data(data: Data, workers: int | None = None) -> CheckReport:
         >>> from nearsight.data import open_data
         >>> report = check_data(open_data("digits"))
         >>> report.problems, report.heights.median, report.img_size
-        ([], 8.0, 28)
+        ([], 8.0, 32)
     """
     splits = data.splits()
     survey = survey_images(splits, workers)

@@ -5,10 +5,12 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 from .places import is_pattern
 from .samples import Data
+from .split import restore_splits
 
 NAMES = ("digits", "cifar10", "cifar100", "flowers102", "oxford_pets", "fashion_mnist")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -44,6 +46,22 @@ def open_data(source: str | os.PathLike[str]) -> Data:
     if len(data.classes) < 2:
         raise ValueError(f"{text} has the one class {data.classes[0]}; to tell images apart takes at least two.")
     return data
+
+
+def open_again(record: Mapping[str, Any]) -> Data:
+    """The data of a record, with its splits, also when the present folder is another one.
+
+    Args:
+        record: What `describe_splits` gave, and the `folder` in which a relative path starts.
+
+    Raises:
+        ValueError: The data are no longer there, or changed.
+    """
+    source = record["source"]
+    bare, mark, options = source.partition("?")
+    place = os.path.join(record.get("folder", ""), bare)
+    is_elsewhere = not os.path.exists(bare) and os.path.exists(place)
+    return restore_splits(open_any(place + mark + options if is_elsewhere else source), dict(record))
 
 
 def open_any(text: str) -> Data:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from ..data.labels import shorten
 from ..data.loader import default_workers
-from ..data.open import open_any
+from ..data.open import open_again, open_any
 from ..data.samples import Data, Split, Subset
-from ..data.split import restore_splits
 from ..trained import Trained, open_trained
 from .metrics import Metrics, measure
 from .predictions import Predictions, Progress, pick_device, predict_split
@@ -131,7 +130,7 @@ def open_own(trained: Trained, source: str | os.PathLike[str] | None) -> tuple[D
         )
     record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
     if record is not None and (source is None or is_same(record["source"], os.fspath(source))):
-        return restore_splits(open_any(record["source"]), record), True
+        return open_again(record), True
     assert source is not None
     return open_any(os.fspath(source)), False
 

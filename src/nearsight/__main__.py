@@ -1,0 +1,5 @@
+"""`python -m nearsight` is `nearsight`."""
+
+from .cli import main
+
+main()

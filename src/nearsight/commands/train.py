@@ -1,0 +1,123 @@
+"""`nearsight train`."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def train(
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DATA",
+            help="Folder of class folders, .csv, .parquet, .npz, .tar shards, or a name (digits, cifar10, ...).",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="A model of ours or of timm; without, the data choose.")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", "-r", help="A recipe by name or a YAML file.", show_default="small-data")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="RUN", help="Folder of the run.", show_default="runs/...")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run, as it was; nothing else is needed.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training images.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images in a step, over all processes.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    img_size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
+    patch_size: Annotated[int | None, typer.Option(help="Stride of the model's embedding in pixels.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Start from a converted file, a former run, or timm's 'pretrained'.")
+    ] = None,
+    class_weights: Annotated[str | None, typer.Option(help="'balanced' weighs rare classes more.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Train on so many images only.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the weights, the order and every random draw.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
+    keep: Annotated[int | None, typer.Option(help="Newest checkpoints to keep, beside the best.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as augment.mixup=0.")
+    ] = None,
+    track: Annotated[list[str] | None, typer.Option(help="Also report to wandb, mlflow, ... (repeatable).")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Do not use a GPU.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Train a model on DATA; the same command again goes on where it stopped."""
+    flags = {
+        "model.name": model,
+        "model.img_size": img_size,
+        "model.patch_size": patch_size,
+        "model.weights": weights,
+        "epochs": epochs,
+        "batch": batch,
+        "optimizer.lr": lr,
+        "loss.class_weights": class_weights,
+        "data.limit": limit,
+        "data.workers": workers,
+        "seed": seed,
+        "precision": precision,
+        "saving.keep": keep,
+    }
+    given = {key: value for key, value in flags.items() if value is not None}
+    if (data is None) == (resume is None):
+        raise ValueError("Give either DATA to train on, or --resume RUN to go on with a run.")
+    if resume is not None and (given or changes or recipe or out):
+        raise ValueError("--resume goes on with a run as it was; leave the other settings out.")
+
+    import torch
+
+    from ..train import load_recipe, resume_training, run_training
+    from ..train.recipe_file import parse_change
+    from ..train.stopping import Interrupted
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    settings: dict[str, Any] = {"track": tuple(track or ()), "quiet": quiet, "cpu": cpu}
+    try:
+        if resume is not None:
+            folder = resume
+            outcome = resume_training(resume, **settings)
+        else:
+            chosen = load_recipe(
+                recipe or ("fine-tune" if weights else "small-data"), given | dict(map(parse_change, changes or ()))
+            )
+            folder = out or default_folder(str(data), chosen.model.name, chosen.seed)
+            outcome = run_training(str(data), chosen, folder, **settings)
+    except Interrupted as stop:
+        if is_first_process():
+            print(f"nearsight: {stop}", file=sys.stderr)
+        raise typer.Exit(128 + stop.number) from None
+    if not quiet and is_first_process():
+        print_outcome(outcome, folder)
+
+
+def is_first_process() -> bool:
+    """Whether this is the one process that speaks; torchrun and accelerate number theirs."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def default_folder(data: str, model: str | None, seed: int) -> Path:
+    """Folder of a run, named after what is trained on what."""
+    stem = Path(data.rstrip("/")).stem or "data"
+    name = (model or "auto").removeprefix("timm/").replace("/", "-")
+    return Path("runs") / f"{stem}-{name}-seed{seed}"
+
+
+def print_outcome(outcome: Any, folder: Path) -> None:
+    """The result, and what to do with it."""
+    tested = "" if outcome.test_accuracy is None else f", {outcome.test_accuracy:.2%} on the test images"
+    print(f"{outcome.model}: {outcome.val_accuracy:.2%} on the validation images (epoch {outcome.epoch}){tested}.")
+    if outcome.bad_images:
+        print(f"{len(outcome.bad_images)} unreadable images were passed over; {folder}/outcome.json names them.")
+    print(f"Model: {folder}/model.safetensors · summary: {folder}/summary.md")
+    typed = shlex.quote(str(folder))
+    print(f"Next:  nearsight eval {typed} · nearsight predict {typed} IMAGE...")

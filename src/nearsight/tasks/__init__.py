@@ -1,0 +1,1 @@
+"""Tasks: what a model learns, how its answers are judged."""

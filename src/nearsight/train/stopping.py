@@ -1,0 +1,105 @@
+"""Reasons to stop: a signal, a loss that is no number, too many unreadable images."""
+
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+class Interrupted(Exception):
+    """A signal ended the run after its checkpoint was written.
+
+    Attributes:
+        number: Of the signal.
+        command: What to type to go on.
+    """
+
+    def __init__(self, number: int, step: int, command: str):
+        super().__init__(f"Stopped at step {step}; go on with: {command}")
+        self.number = number
+        self.command = command
+
+
+class StopFlag:
+    """Whether a signal has come.
+
+    Attributes:
+        number: Of the signal; 0 before one has come.
+    """
+
+    number = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Note the signal; the next one of its kind acts at once."""
+        self.number = number
+        signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def listening() -> Iterator[StopFlag]:
+    """Listen for Ctrl-C and SIGTERM while the block runs; only the main thread of a process can."""
+    flag = StopFlag()
+    before = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, flag)
+    except ValueError:  # another thread: whoever runs the process listens
+        before = {}
+    try:
+        yield flag
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def note_bad(session: "Session", bad: dict[str, str]) -> None:
+    """Count unreadable images; more than the recipe allows end the run."""
+    found, allowed = session.progress.bad, session.recipe.data.max_bad
+    found |= bad
+    if bad and len(found) > allowed * session.images:
+        name, reason = next(iter(bad.items()))
+        raise ValueError(
+            f"{len(found)} of {session.images} images can't be read, more than {allowed:.0%} (such as {name}: "
+            f"{reason}); `nearsight data check DATA --fix-list FILE` names them, --set data.max_bad=SHARE allows more."
+        )
+
+
+def check_weights(session: "Session") -> None:
+    """End a run whose weights are no longer numbers, so that no checkpoint takes the place of the last good one."""
+    values = [value for value in session.built.model.state_dict().values() if value.is_floating_point()]
+    if not all(bool(value.isfinite().all()) for value in values):
+        raise ValueError(
+            f"The weights are no longer finite numbers after step {session.progress.step}. {describe_last(session)}; "
+            "try a lower optimizer.lr, or optimizer.clip=1."
+        )
+
+
+def check_validation(session: "Session", loss: float) -> None:
+    """End a run whose validation loss is no longer a number."""
+    if not math.isfinite(loss):
+        raise ValueError(
+            f"The validation loss is {loss} after step {session.progress.step} (epoch {session.progress.epoch + 1}). "
+            f"{describe_last(session)}; try a lower optimizer.lr, or optimizer.clip=1."
+        )
+
+
+def describe_last(session: "Session") -> str:
+    """Where the last good checkpoint is, as a part of a sentence."""
+    last = session.checkpoints.last()
+    return f"The last good checkpoint is {last}" if last else "No checkpoint was written yet"
+
+
+def refuse_to_go_on(session: "Session", loss: float, norm: float) -> NoReturn:
+    """End a run whose loss or gradient is no longer a number."""
+    progress = session.progress
+    epoch, batch = divmod(progress.step, session.steps_per_epoch)
+    raise ValueError(
+        f"The loss is {loss} and the norm of the gradient {norm} at step {progress.step + 1} "
+        f"(epoch {epoch + 1}, batch {batch + 1}). {describe_last(session)}; try a lower optimizer.lr, or "
+        "optimizer.clip=1."
+    )

@@ -1,0 +1,58 @@
+"""The teacher of a distilled model."""
+
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..checkpoints.foreign import load_into
+from ..checkpoints.native import read_description
+from ..data.augment import Input
+from ..trained import load, open_trained
+from .build import input_of, plain, weights_file
+from .recipe import Distillation
+
+
+class Teacher:
+    """A model whose answers are labels."""
+
+    def __init__(self, settings: Distillation, classes: int, input: Input, device: torch.device):
+        self.share = settings.share
+        model, self.input = open_teacher(settings, classes, input)
+        self.model = model.to(device).eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def labels(self, images: Tensor) -> Tensor:
+        """Class numbers `[B]` for images `[B, 3, H, W]` on the scale 0 to 1, in the size that the teacher wants."""
+        if images.shape[-2:] != self.input.size:
+            images = F.interpolate(images, self.input.size, mode="bicubic", antialias=True).clamp(0, 1)
+        return self.model(self.input.normalise(images)).argmax(dim=1)
+
+
+def open_teacher(settings: Distillation, classes: int, input: Input) -> tuple[nn.Module, Input]:
+    """The teacher and what it wants to be fed: from a run, a file, or timm with pretrained weights."""
+    name, weights = plain(settings.teacher), weights_file(settings.weights)
+    if weights is not None and weights.with_suffix(".json").is_file():
+        held = read_description(weights)
+        if held["name"] not in (None, name):
+            raise ValueError(f"{weights} holds a {held['name']}, not the teacher {name}.")
+        if held.get("trained"):
+            trained = open_trained(weights)
+            teacher, wanted = trained.model, trained.input
+        else:  # a converted release
+            teacher = load(weights)
+            wanted = input_of(teacher, None)
+    elif not timm.is_model(name):
+        raise ValueError(f"timm has no model {name!r} to be a teacher; give the run of another as distill.weights.")
+    elif weights is not None:
+        teacher = load_into(timm.create_model(name, num_classes=classes), weights, fresh_head=False)
+        wanted = input_of(teacher, input.size)
+    else:
+        teacher = timm.create_model(name, pretrained=True)
+        wanted = input_of(teacher, None)
+    if teacher.num_classes != classes:
+        raise ValueError(
+            f"The teacher {name} answers with {teacher.num_classes} classes, but the data have {classes}; "
+            "train it on these data first and give its run as distill.weights."
+        )
+    return teacher, wanted

@@ -1,0 +1,55 @@
+"""What several processes have to agree on, so that all of them do the same."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from .run import Run
+from .stopping import note_bad
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+class Step(NamedTuple):
+    """What the processes agree on in a step.
+
+    Attributes:
+        loss: Mean over the batch.
+        norm: Of the gradient.
+        signal_number: Of a signal that one of them got; 0 for none.
+        is_save_due: Whether it is time for a checkpoint, by the clock of one of them.
+    """
+
+    loss: float
+    norm: float
+    signal_number: int
+    is_save_due: bool
+
+
+def agree(session: "Session", loss: Tensor, norm: Tensor, signal_number: int, is_save_due: bool) -> Step:
+    """The step as all processes see it: each has a loss, signals and a clock of its own."""
+    if session.accelerator.num_processes == 1:
+        return Step(float(loss), float(norm), signal_number, is_save_due)
+    mine = torch.stack([loss, *torch.tensor([signal_number, is_save_due], dtype=loss.dtype, device=loss.device)])
+    everybody = session.accelerator.gather(mine[None])
+    signals, due = everybody[:, 1:].amax(dim=0).tolist()
+    return Step(float(everybody[:, 0].mean()), float(norm), int(signals), bool(due))
+
+
+def share_bad(session: "Session") -> None:
+    """Tell all processes which images the others could not read."""
+    if session.accelerator.num_processes > 1:
+        for found in gather_object([session.progress.bad]):
+            note_bad(session, found)
+
+
+def check_together(run: Run, accelerator: Accelerator, step: int) -> None:
+    """Refuse processes that would go on from different steps."""
+    if accelerator.num_processes > 1 and len(set(gather_object([step]))) > 1:
+        raise ValueError(
+            f"The processes find different checkpoints in {run.folder}; it must be a folder that all machines share."
+        )
