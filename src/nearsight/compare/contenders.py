@@ -1,0 +1,110 @@
+"""Before anything is trained: does every model build, what does it cost, and is a ConvNet among them?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import nn
+
+from ..counting import count
+from ..models import MODELS
+from ..train.build import build
+from ..train.choose import fill_in
+from ..train.prepare import Prepared, prepare, typical_side
+from ..train.recipe import Recipe
+from ..train.recipe_file import load_recipe
+from .entries import Entry, as_changes
+from .plan import Shared
+
+# ConvNets of timm by the parameters that they have, up to a size of the models they stand beside.
+CONVNETS = ((2e6, "lcnet_050"), (8e6, "resnet10t"), (18e6, "resnet18"), (45e6, "resnet50"), (float("inf"), "resnet152"))
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model that builds.
+
+    Attributes:
+        entry: As the user wrote it.
+        recipe: With nothing left open.
+        parameters: Numbers that training changes.
+        macs: Multiply-adds of one image.
+        convnet: Whether it is a ConvNet of timm.
+    """
+
+    entry: Entry
+    recipe: Recipe
+    parameters: int
+    macs: int
+    convnet: bool
+
+
+def check_contenders(entries: Sequence[Entry], shared: Shared) -> tuple[list[Contender], Prepared]:
+    """Build every model for the data; the first that can't be built is refused.
+
+    Returns:
+        The models, and the data that they will all be trained on.
+    """
+    prepared = prepare(shared.data, recipe_of(None, shared))
+    side, classes = typical_side(prepared.train), len(prepared.data.classes)
+    contenders = []
+    for entry in entries:
+        try:
+            recipe = fill_in(recipe_of(entry, shared), len(prepared.train), classes, side)
+            contenders.append(weigh(entry, recipe, classes))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{entry.label} can't be compared: {error}") from None
+    return contenders, prepared
+
+
+def recipe_of(entry: Entry | None, shared: Shared, epochs: int | None = None) -> Recipe:
+    """The recipe of a model's runs, or of no model in particular, as far as it is given."""
+    changes = {
+        "model.name": entry.name if entry else None,
+        "model.img_size": shared.img_size,
+        "data.limit": shared.limit,
+        "epochs": epochs or shared.epochs,
+    }
+    given = {key: value for key, value in changes.items() if value is not None}
+    return load_recipe(shared.recipe, given | as_changes([*shared.changes, *(entry.settings() if entry else ())]))
+
+
+def weigh(entry: Entry, recipe: Recipe, classes: int) -> Contender:
+    """Build a model, without memory where possible, and count what it costs."""
+    with torch.device("cpu" if recipe.model.weights else "meta"):
+        built = build(recipe.model, classes)
+        cost = count(built.model, built.input.size)
+    return Contender(entry, recipe, cost.parameters, cost.macs, is_convnet(built.name, built.model))
+
+
+def is_convnet(name: str, model: nn.Module) -> bool:
+    """Whether a model is a ConvNet of timm: convolutions with neighbours, and no attention between places.
+
+    Example:
+        >>> import timm
+        >>> [is_convnet(name, timm.create_model(name)) for name in ("resnet18", "deit_tiny_patch16_224")]
+        [True, False]
+    """
+    if name in MODELS:
+        return False
+    kinds = {type(module).__name__ for module in model.modules()}
+    attends = any("Attention" in kind or "MultiQuery" in kind for kind in kinds)
+    near = [m for m in model.modules() if isinstance(m, nn.Conv2d) and max(m.kernel_size) > 1]
+    return not attends and len(near) > 2
+
+
+def suggest_convnet(contenders: Sequence[Contender]) -> str | None:
+    """A ConvNet of timm about as large as the models; None if there is one already."""
+    if any(contender.convnet for contender in contenders):
+        return None
+    size = median(contender.parameters for contender in contenders)
+    return next(name for most, name in CONVNETS if size <= most)
+
+
+def choose_baseline(contenders: Sequence[Contender], wanted: str | None) -> str:
+    """The label of the model that the others are tested against: the wanted one, the first ConvNet, or the first."""
+    labels = [contender.entry.label for contender in contenders]
+    if wanted is not None:
+        return wanted
+    return next((contender.entry.label for contender in contenders if contender.convnet), labels[0])

@@ -1,0 +1,122 @@
+"""How sure a comparison is: intervals and paired tests over seeds and test images.
+
+A mean accuracy has two sources of error: other seeds would have trained other models, and other test images would have
+been answered otherwise. Both are estimated from the answers `[seeds, images]` and added. What seeds and images do to
+each other is in both terms, so that intervals come out rather too wide than too narrow. Only where two or three seeds
+differ by many points, more than the choice of images does, they hold the truth in 87 to 93 of 100 cases instead of 95.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
+
+LEVEL = 0.95
+ALPHA = 0.05  # a difference with a smaller corrected p is called shown
+
+
+class Estimate(NamedTuple):
+    """A mean with its interval.
+
+    Attributes:
+        mean: Over seeds and images.
+        low: Lower end of the 95 % interval.
+        high: Upper end of the 95 % interval.
+        p: Probability of a mean at least so far from 0 if it were 0 in truth.
+        seed_error: Standard error from training; None with one seed, where it is unknown.
+        image_error: Standard error from the choice of test images.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    seed_error: float | None
+    image_error: float
+
+
+def estimate(values: NDArray[np.float64]) -> Estimate:
+    """The mean of values `[seeds, images]`, its interval, and the test of whether it is 0.
+
+    With one seed the interval holds the error from the test images alone.
+
+    Example:
+        >>> answers = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], dtype=float)
+        >>> round(estimate(answers).mean, 3)
+        0.625
+    """
+    seeds, images = values.shape
+    if not seeds or not images:
+        raise ValueError("There are no answers to compare; at least one seed and one test image are needed.")
+    mean = float(values.mean())
+    image_part = image_variance(values.mean(axis=0)) / images
+    parts = [(image_part, max(images - 1, 1))]
+    if seeds > 1:
+        parts.append((float(values.mean(axis=1).var(ddof=1)) / seeds, seeds - 1))
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
+    error = variance**0.5
+    reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
+    p = float(2 * stdtr(freedom, -abs(mean) / error))
+    seed_error = parts[1][0] ** 0.5 if seeds > 1 else None
+    return Estimate(mean, mean - reach, mean + reach, p, seed_error, image_part**0.5)
+
+
+def image_variance(per_image: NDArray[np.float64]) -> float:
+    """Variance between images; at least that of one image which differs, for equal values don't prove certainty."""
+    images = len(per_image)
+    least = 1 / (images + 1)
+    return max(float(per_image.var(ddof=1)) if images > 1 else 0.0, least * (1 - least))
+
+
+def estimate_accuracy(right: NDArray[np.bool_]) -> Estimate:
+    """Accuracy from right and wrong answers `[seeds, images]`; the interval ends at 0 and 1."""
+    found = estimate(right.astype(np.float64))
+    return found._replace(low=max(found.low, 0.0), high=min(found.high, 1.0))
+
+
+def estimate_difference(right: NDArray[np.bool_], baseline: NDArray[np.bool_]) -> Estimate:
+    """How much more accurate a model is than a baseline that answered the same images with the same seeds.
+
+    Args:
+        right: Right and wrong answers of the model `[seeds, images]`.
+        baseline: Those of the baseline `[seeds, images]`.
+
+    Example:
+        >>> better, worse = np.ones((3, 400), dtype=bool), np.zeros((3, 400), dtype=bool)
+        >>> estimate_difference(better, worse).mean
+        1.0
+    """
+    if right.shape != baseline.shape:
+        raise ValueError(f"Answers {right.shape} can't be paired with {baseline.shape}; use the same seeds and images.")
+    found = estimate(right.astype(np.float64) - baseline.astype(np.float64))
+    return found._replace(low=max(found.low, -1.0), high=min(found.high, 1.0))
+
+
+def correct_for_many(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction: the more tests, the smaller a p has to be to mean something.
+
+    Example:
+        >>> correct_for_many([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    corrected = [0.0] * len(p_values)
+    highest = 0.0
+    for place, index in enumerate(np.argsort(p_values, kind="stable")):
+        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[index]))
+        corrected[index] = highest
+    return corrected
+
+
+def judge(difference: float, p: float) -> str:
+    """`better`, `worse`, or `no difference shown`.
+
+    Example:
+        >>> judge(0.02, 0.001), judge(-0.02, 0.001), judge(0.02, 0.2)
+        ('better', 'worse', 'no difference shown')
+    """
+    if p >= ALPHA:
+        return "no difference shown"
+    return "better" if difference > 0 else "worse"
