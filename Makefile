@@ -11,7 +11,7 @@ JOBS   ?= auto
 test: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types pytest test-timm test-all format catalogue clean
+.PHONY: help setup demo test lint types pytest test-timm drills test-all format catalogue clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -27,9 +27,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Print the table of models and the table of reproduced numbers.
-	@$(VENV)/bin/nearsight models
-	@$(VENV)/bin/nearsight reproduce
+demo: $(STAMP) ## Compare three models on small digits, in about three minutes; ends with a report.
+	@$(VENV)/bin/nearsight compare digits --models deit_nano,deit_nano_life,localvit_nano \
+	  --epochs 6 --seeds 3 --img-size 16 --set model.patch_size=4 --set batch=32 --set augment.flip=0 --out runs/demo
 
 test: lint types pytest ## Linter, type checker and tests: what has to pass before a change goes in.
 
@@ -46,7 +46,10 @@ pytest: $(STAMP)
 test-timm: $(STAMP) ## timm's own test suite over the models of this library.
 	$(PY) tests/timm_suite/run.py
 
-test-all: test test-timm ## Both.
+drills: $(STAMP) ## Tests that take minutes: processes killed at random points, clusters, many seeds.
+	$(PY) -m pytest -m drill -q
+
+test-all: test test-timm drills ## All of these.
 
 format: $(STAMP) ## Put the code into the project's format.
 	$(PY) -m ruff check --fix .

@@ -1,5 +1,6 @@
 """The command line. It starts without torch: what a command needs is imported when it runs."""
 
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from . import __version__
+from .commands.compare import compare
+from .commands.data import data_app
+from .commands.evaluate import evaluate, predict
+from .commands.train import train
 
 app = typer.Typer(
     name="nearsight",
@@ -20,6 +25,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(data_app, name="data")
+app.command()(train)
+app.command("eval")(evaluate)
+app.command()(predict)
+app.command()(compare)
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -27,6 +38,8 @@ def main() -> None:
     """Run the command line; what the library refuses becomes one sentence and exit code 1."""
     try:
         app(prog_name="nearsight")
+    except BrokenPipeError:  # whoever read the output (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, TypeError, OSError) as error:
         if not is_refusal(error):
             raise

@@ -1,0 +1,133 @@
+"""What a training step costs: the data's share of it, and a model of ours beside timm's.
+
+Both are measured in the real loop (`nearsight.train.loop.take_step`), in one run, in rounds that take turns:
+
+    python benchmarks/training_step.py --data DIR      # where cifar10_subset.npz and photos30.zip are
+
+`pipeline`: the loop fed by the loader against the same loop fed one constant batch, for images of 32 pixels
+(`deit_nano`) and JPEGs at 224 pixels (`deit_tiny`). `life`: `deit_tiny_life` against timm's `deit_tiny_patch16_224`,
+both fed one constant batch. Results go to benchmarks/results/training_step.json.
+"""
+
+import argparse
+import io
+import itertools
+import json
+import os
+import platform
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from nearsight.data.loader import Batch
+from nearsight.train.loop import take_step
+from nearsight.train.prepare import prepare
+from nearsight.train.recipe_file import load_recipe
+from nearsight.train.run import Run
+from nearsight.train.session import Session, make_accelerator, open_session, training_batches
+from nearsight.train.stopping import StopFlag
+
+
+def open_loop(source: str, settings: dict[str, object]) -> tuple[Session, Iterator[Batch]]:
+    """A session that never ends, and its loader."""
+    recipe = load_recipe("small-data", {"epochs": 30, **settings})
+    run = Run(tempfile.mkdtemp())
+    prepared = prepare(source, recipe)
+    run.begin(prepared.recipe, prepared.record)
+    session = open_session(run, prepared, make_accelerator(run, prepared.recipe, (), cpu=False))
+    return session, iter(training_batches(session, prepared.train))
+
+
+def rounds(loops: dict[str, tuple[Session, Iterator[Batch]]], count: int, steps: int) -> dict[str, list[float]]:
+    """Seconds of a step of each loop, in rounds that take turns; the first round warms up."""
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    for number in range(count + 1):
+        for name, (session, batches) in loops.items():
+            start = time.perf_counter()
+            for _ in range(steps):
+                take_step(session, batches, StopFlag())
+                session.progress.step += 1
+            if number:
+                times[name].append((time.perf_counter() - start) / steps)
+    return times
+
+
+def ratio(times: dict[str, list[float]], top: str, bottom: str) -> dict[str, float]:
+    """Median over the rounds of one time by the other, with the middle half."""
+    ratios = np.array(times[top]) / np.array(times[bottom])
+    low, median, high = np.percentile(ratios, [25, 50, 75])
+    return {"ratio": median, "from": low, "to": high}
+
+
+def pipeline(source: str, settings: dict[str, object], count: int, steps: int) -> dict[str, object]:
+    """The loop fed by the loader, by the loop fed one constant batch."""
+    session, batches = open_loop(source, settings)
+    constant = itertools.repeat(next(batches))
+    times = rounds({"loader": (session, batches), "constant": (session, constant)}, count, steps)
+    return report(settings, times, "loader", "constant")
+
+
+def life(source: str, settings: dict[str, object], count: int, steps: int) -> dict[str, object]:
+    """A step of deit_tiny_life by one of timm's deit_tiny."""
+    loops = {}
+    for name in ("deit_tiny_life", "timm/deit_tiny_patch16_224"):
+        session, batches = open_loop(source, {**settings, "model.name": name})
+        loops[name] = (session, itertools.repeat(next(batches)))
+    return report(settings, rounds(loops, count, steps), *loops)
+
+
+def report(settings: dict[str, object], times: dict[str, list[float]], top: str, bottom: str) -> dict[str, object]:
+    """Settings, seconds of each round, and their ratio."""
+    return {"settings": settings, "seconds": times, f"{top} by {bottom}": ratio(times, top, bottom)}
+
+
+def write_photos(archive: Path, folder: Path, copies: int) -> None:
+    """A folder of JPEGs of 320 pixels in two classes."""
+    with zipfile.ZipFile(archive) as zipped:
+        photos = [Image.open(io.BytesIO(zipped.read(name))).convert("RGB") for name in sorted(zipped.namelist())]
+    for number, (copy, photo) in enumerate(itertools.product(range(copies), photos)):
+        place = folder / ("even", "odd")[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        photo.save(place / f"{copy}-{number}.jpg", quality=90)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=os.environ.get("NEARSIGHT_DATA"))
+    parser.add_argument("--rounds", type=int, default=12)
+    arguments = parser.parse_args()
+    if arguments.data is None:
+        parser.error("give --data, or set NEARSIGHT_DATA")
+    photos = Path(tempfile.mkdtemp()) / "photos"
+    write_photos(arguments.data / "photos30.zip", photos, copies=20)
+    small = {"model.name": "deit_nano", "batch": 128}
+    large = {"model.name": "deit_tiny", "batch": 16, "model.img_size": 224}
+    strong = {"augment.rand_augment": "rand-m9-mstd0.5-inc1", "augment.erase": 0.25, "augment.mixup": 0.8}
+    cifar = str(arguments.data / "cifar10_subset.npz")
+    results = {
+        "machine": {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "python": platform.python_version()},
+        "torch": torch.__version__,
+        "pipeline, 32 pixels": pipeline(cifar, small, arguments.rounds, 4),
+        "pipeline, 32 pixels, strong augmentation": pipeline(cifar, {**small, **strong}, arguments.rounds, 4),
+        "pipeline, 224-pixel JPEGs": pipeline(str(photos), large, arguments.rounds, 3),
+        "pipeline, 224-pixel JPEGs, strong augmentation": pipeline(
+            str(photos), {**large, **strong}, arguments.rounds, 3
+        ),
+        "LIFE": life(str(photos), {"batch": 16, "model.img_size": 224}, arguments.rounds, 3),
+    }
+    target = Path(__file__).parent / "results" / "training_step.json"
+    target.write_text(json.dumps(results, indent=1) + "\n")
+    for name, result in results.items():
+        for key, value in result.items() if isinstance(result, dict) else ():
+            if " by " in key:
+                print(f"{name}: {key} {value['ratio']:.3f} ({value['from']:.3f} to {value['to']:.3f})")
+
+
+if __name__ == "__main__":
+    main()
