@@ -70,7 +70,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_runs_finish_on_two_nodes_although_one_dies(cluster: Any, tmp_path: Path) -> None:
     second = cluster.add_node(num_cpus=1, object_store_memory=10**8)
     cluster.wait_for_nodes()

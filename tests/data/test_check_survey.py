@@ -101,8 +101,10 @@ def test_worker_processes_end_soon_after_the_main_process(bad_splits, tmp_path, 
     script.write_text(
         textwrap.dedent(
             """
+            import signal
             from bad_splits_for_survey import Slow
             from nearsight.data.survey import look_in_processes
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
             if __name__ == "__main__":
                 chunks = [[("train", index)] for index in range(100_000)]
                 try:

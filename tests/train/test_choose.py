@@ -37,7 +37,7 @@ def test_models_build_and_answer_at_the_ends_and_in_the_middle(name: str) -> Non
         assert answers(name, size) == (2, 5)
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.parametrize("name", list_models())
 def test_every_model_builds_and_answers_at_every_size(name: str) -> None:
     for size in SIZES:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -225,8 +226,12 @@ def test_a_second_signal_kills_at_once(
         wait_until(process, lambda: steps_recorded(tmp_path / "run") > 2)
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "slow\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == -signal.SIGTERM
+        for _ in range(30):  # two that come at once may count as one
+            process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=1)
+                break
+        assert process.poll() == -signal.SIGTERM
 
 
 def killed_at_random(start: Callable[[], subprocess.Popen[str]], folder: Path, kills: int, longest: float) -> int:

@@ -1,0 +1,214 @@
+"""Do the papers' claims hold on small data? Train, compare, and write docs/results/small-data.md.
+
+    python benchmarks/small_data.py train --data DIR --out DIR   # hours; stopped, it goes on with the same command
+    python benchmarks/small_data.py page --out DIR
+
+The comparisons are calls of `nearsight compare` on the file cifar10_subset.npz in the data's folder. The page, the
+results without pictures, and all answers to the test images go to docs/results.
+"""
+
+import argparse
+import io
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nearsight.checkpoints.native import write_whole
+from nearsight.compare.answers import Answers, read_answers
+from nearsight.compare.plan import read_plan
+from nearsight.compare.results import ModelResult, Results, read_results
+from nearsight.compare.statistics import Estimate, estimate_difference
+from nearsight.compare.verdict import percent, signed
+
+PAGES = Path(__file__).parent.parent / "docs" / "results"
+DATA = "cifar10_subset.npz"
+BOTH = "life_localvit=deit_nano:qkv=life:ffn=localvit"
+CONVNETS = ["lcnet_050", "resnet18"]
+PLACES = {"low": "1-2", "mid": "3-4", "high": "5-6"}  # of six layers
+NANO = [
+    *("deit_nano", "deit_nano_life", "deit_nano_life_1=deit_nano:qkv=life_one_scale", "localvit_nano", BOTH),
+    *("lightvit_nano", "lit_nano", "swin_nano", "dwnet_nano", "ddwnet_nano", "iddwnet_nano", *CONVNETS),
+    *(f"local_{place}=localvit_nano:local_layers={layers}" for place, layers in PLACES.items()),
+]
+FEW = ["deit_nano", "deit_nano_life", "localvit_nano", BOTH, *CONVNETS]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One call of `nearsight compare`.
+
+    Attributes:
+        name: Of its folder.
+        images: Training images; 9,000 are all, as 1,000 of the 10,000 are set aside for validation.
+        epochs: Of every run.
+        models: What is compared.
+    """
+
+    name: str
+    images: int
+    epochs: int
+    models: list[str]
+
+    def arguments(self) -> list[str]:
+        """What follows `nearsight` on the command line."""
+        limit = [] if self.images == 9000 else ["--limit", str(self.images)]
+        return [
+            *("compare", DATA, "--models", ",".join(self.models), "--baseline", "deit_nano", "--epochs"),
+            *(str(self.epochs), "--seeds", "3", "--set", "batch=64", *limit, "--out", self.name),
+        ]
+
+
+COMPARISONS = (
+    Comparison("nano", 9000, 8, NANO),
+    Comparison("images-2000", 2000, 24, FEW),
+    Comparison("images-500", 500, 60, FEW),
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says, as a difference that should be above 0, or at least not below.
+
+    Attributes:
+        text: In words.
+        more: The model that should be better.
+        less: The other one.
+        comparison: Where it is tested.
+        margin: Points that it may be worse.
+    """
+
+    text: str
+    more: str
+    less: str
+    comparison: str = "nano"
+    margin: float = 0.0
+
+    def judge(self, found: Estimate) -> str:
+        """Confirmed where the whole interval says so, not confirmed where it says the contrary."""
+        if found.low > -self.margin:
+            return "confirmed"
+        return "not confirmed" if found.high < -self.margin else "undecided at this scale"
+
+
+def claims() -> Iterator[Claim]:
+    """The claims that this scale can test."""
+    sizes = {"nano": "9,000", "images-2000": "2,000", "images-500": "500"}
+    for name, images in sizes.items():
+        yield Claim(f"LIFE beats the plain model ({images} images)", "deit_nano_life", "deit_nano", name)
+    yield Claim("several scales beat one (LIFE)", "deit_nano_life", "deit_nano_life_1")
+    for name, images in sizes.items():
+        yield Claim(f"LocalViT's feed-forward part beats the plain one ({images} images)", *LOCAL, name)
+    yield Claim("it helps more in low layers than in high ones", "local_low", "local_high")
+    yield Claim("dynamic depth-wise convolution is no worse than static", "ddwnet_nano", "dwnet_nano", margin=0.01)
+    yield Claim("inhomogeneous, too, is no worse than static", "iddwnet_nano", "dwnet_nano", margin=0.01)
+    yield Claim("depth-wise convolution is no worse than window attention", "dwnet_nano", "swin_nano", margin=0.01)
+    for name, images in sizes.items():
+        yield Claim(f"LIFE and LocalViT together beat LocalViT ({images} images)", "life_localvit", LOCAL[0], name)
+    yield Claim("LIFE and LocalViT together beat LIFE", "life_localvit", "deit_nano_life")
+    for name, images in sizes.items():
+        yield Claim(f"with LocalViT the ConvNet of like size is reached ({images} images)", LOCAL[0], "lcnet_050", name)
+
+
+LOCAL = ("localvit_nano", "deit_nano")
+
+
+def train(data: Path, out: Path) -> None:
+    """Make the comparisons that are not yet made."""
+    out.mkdir(parents=True, exist_ok=True)
+    link = out / DATA
+    if not link.exists():
+        link.symlink_to((data / DATA).resolve())
+    for comparison in COMPARISONS:
+        subprocess.run([sys.executable, "-m", "nearsight", *comparison.arguments()], cwd=out, check=True)
+
+
+def page(out: Path) -> None:
+    """Write the page, the results and the answers."""
+    PAGES.mkdir(parents=True, exist_ok=True)
+    results, answers = {}, {}
+    for comparison in COMPARISONS:
+        folder = out / comparison.name
+        plan = read_plan(folder)
+        found = read_answers(plan, folder) if plan else None
+        if found is None:
+            continue
+        answers[comparison.name] = found
+        results[comparison.name] = read_results(folder)
+        lean = results[comparison.name].model_copy(update={"disagreements": []})  # these hold images of the data
+        write_whole(PAGES / f"{comparison.name}.json", (lean.model_dump_json(indent=1) + "\n").encode())
+        write_whole(PAGES / f"{comparison.name}.npz", answer_file(found))
+    text = (PAGES / "small-data.head.md").read_text() + "\n".join(body(results, answers)) + "\n"
+    write_whole(PAGES / "small-data.md", text.encode())
+
+
+def answer_file(answers: Answers) -> bytes:
+    """All answers to the test images, `[runs, images]`, with the names of the runs."""
+    runs = [(label, seed) for label, seeds in answers.given.items() for seed in seeds]
+    table = np.stack([answers.given[label][seed] for label, seed in runs]).astype(np.uint8)
+    file = io.BytesIO()
+    names = np.array([f"{label}-seed{seed}" for label, seed in runs])
+    np.savez_compressed(file, runs=names, answers=table, labels=answers.labels.astype(np.uint8))
+    return file.getvalue()
+
+
+def body(results: dict[str, Results], answers: dict[str, Answers]) -> Iterator[str]:
+    """The lines of the page behind its head."""
+    yield "\n## Verdicts\n"
+    yield "| claim | difference in points | 95 % interval | seeds | verdict |"
+    yield "| --- | --- | --- | --- | --- |"
+    for claim in claims():
+        if claim.comparison in answers:
+            yield claim_row(claim, answers[claim.comparison])
+    for comparison in COMPARISONS:
+        if comparison.name in results:
+            found = results[comparison.name]
+            yield f"\n## {comparison.images:,} training images, {comparison.epochs} epochs\n"
+            yield f"```sh\nnearsight {shlex.join(comparison.arguments())}\n```\n"
+            yield "| model | test accuracy | difference to deit_nano | parameters | multiply-adds | training |"
+            yield "| --- | --- | --- | --- | --- | --- |"
+            yield from (model_row(model) for model in found.ranked)
+
+
+def claim_row(claim: Claim, answers: Answers) -> str:
+    """A claim with what was found."""
+    seeds = [seed for seed in answers.given.get(claim.more, {}) if seed in answers.given.get(claim.less, {})]
+    if not seeds:
+        return f"| {claim.text} | | | 0 | not yet trained |"
+    found = estimate_difference(answers.right(claim.more, seeds), answers.right(claim.less, seeds))
+    interval = f"{signed(found.low)} to {signed(found.high)}"
+    pair = f"`{claim.more}` − `{claim.less}`"
+    verdict = claim.judge(found) if len(seeds) > 1 else "one seed only"
+    return f"| {claim.text}: {pair} | {signed(found.mean)} | {interval} | {len(seeds)} | {verdict} |"
+
+
+def model_row(model: ModelResult) -> str:
+    """A model in the table."""
+    difference = model.difference
+    apart = f"{signed(difference.mean)} ({difference.verdict})" if difference else "–"
+    minutes = f"{(model.seconds or 0) / 60:.1f} min"
+    size, cost = f"{model.parameters / 1e6:.2f} M", f"{model.macs / 1e6:.1f} M"
+    return f"| `{model.label}` | {percent(model.accuracy)} | {apart} | {size} | {cost} | {minutes} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("train", "page"))
+    parser.add_argument("--data", type=Path, default=os.environ.get("NEARSIGHT_DATA"))
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    if arguments.what == "page":
+        page(arguments.out)
+    elif arguments.data is None:
+        parser.error("give --data, or set NEARSIGHT_DATA")
+    else:
+        train(arguments.data, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
