@@ -1,17 +1,18 @@
 """From image to tensor: random for training, always the same for evaluation."""
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from PIL import Image, ImageOps
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.data.auto_augment import rand_augment_transform
 from torch import Tensor
-from torchvision.transforms import ColorJitter, RandomErasing, RandomResizedCrop
-from torchvision.transforms.functional import pil_to_tensor
+from torchvision.transforms import ColorJitter, RandomResizedCrop
 
 if TYPE_CHECKING:
     from ..train.recipe import Augment
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 RESAMPLE = Image.Resampling.BICUBIC
 ERASED = (0.02, 1 / 3)  # share of the image, as in DeiT
 ERASED_RATIO = (0.3, 3.3)
+TRIES = 10  # to find a rectangle that fits
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Input:
         scale = self.crop * min(image.width / width, image.height / height)  # pixels of the image per pixel shown
         left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
         box = (left, top, left + scale * width, top + scale * height)
-        return pil_to_tensor(image.resize((width, height), RESAMPLE, box=box))
+        return to_tensor(image.resize((width, height), RESAMPLE, box=box))
 
     def enough(self) -> int:
         """Shorter side below which an image would lose detail."""
@@ -88,7 +90,7 @@ class Augmentation:
             image = self.policy(image)
         elif self.jitter is not None:
             image = self.jitter(image)
-        pixels = pil_to_tensor(image)
+        pixels = to_tensor(image)
         return self.erase(pixels) if chance(settings.erase) else pixels
 
     def cut(self, image: Image.Image) -> Image.Image:
@@ -105,17 +107,23 @@ class Augmentation:
     def shift(self, image: Image.Image) -> Image.Image:
         """Move the image by up to an eighth of its sides; black comes in at the border."""
         across, down = (side // 8 for side in image.size)
-        left = int(torch.randint(-across, across + 1, ()))
-        top = int(torch.randint(-down, down + 1, ()))
+        left, top = random.randint(-across, across), random.randint(-down, down)
         return image.crop((left, top, left + image.width, top + image.height))
 
     def erase(self, pixels: Tensor) -> Tensor:
         """Fill a random rectangle with noise that has the mean and spread of the data."""
-        top, left, rows, columns, noise = RandomErasing.get_params(pixels, ERASED, ERASED_RATIO, value=None)
-        if noise is pixels:  # no rectangle was found that fits
-            return pixels
-        mean, std = (torch.tensor(x)[:, None, None] for x in (self.input.mean, self.input.std))
-        pixels[:, top : top + rows, left : left + columns] = ((noise * std + mean).clamp(0, 1) * 255).to(pixels.dtype)
+        height, width = pixels.shape[1:]
+        for _ in range(TRIES):
+            area = random.uniform(*ERASED) * height * width
+            ratio = math.exp(random.uniform(*map(math.log, ERASED_RATIO)))
+            rows, columns = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if rows < height and columns < width:
+                top, left = random.randint(0, height - rows), random.randint(0, width - columns)
+                mean, std = (np.array(x, dtype=np.float32)[:, None, None] for x in (self.input.mean, self.input.std))
+                noise = np.random.standard_normal((3, rows, columns)).astype(np.float32) * std + mean
+                filled = (noise.clip(0, 1) * 255).astype(np.uint8)
+                pixels[:, top : top + rows, left : left + columns] = torch.from_numpy(filled)
+                break
         return pixels
 
     def enough(self) -> int:
@@ -125,7 +133,12 @@ class Augmentation:
 
 def chance(probability: float) -> bool:
     """True with this probability; nothing is drawn where it is certain."""
-    return probability > 0 and (probability >= 1 or float(torch.rand(())) < probability)
+    return probability > 0 and (probability >= 1 or random.random() < probability)
+
+
+def to_tensor(image: Image.Image) -> Tensor:
+    """An image in mode RGB as bytes `[3, H, W]`."""
+    return torch.from_numpy(np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1)))
 
 
 def fit(image: Image.Image, width: int, height: int) -> Image.Image:
