@@ -45,6 +45,16 @@ def tracked(items: Sequence[T], title: str) -> Iterable[T]:
     return track(items, description=title, console=console, transient=True, disable=not console.is_terminal)
 
 
+def percent(value: float) -> str:
+    """A share for people.
+
+    Example:
+        >>> percent(0.98765)
+        '98.8 %'
+    """
+    return f"{100 * value:.1f} %"
+
+
 def models_table(rows: Sequence[Row], width: int) -> RenderableType:
     """The catalogue: a column for each slot on a wide page, two lines for each model on a narrow one."""
     caption = Text(

@@ -75,7 +75,7 @@ def test_the_fix_list_names_bad_images_line_by_line(run, folder, tmp_path):
     noise(3).save(folder / "test" / "cat" / "leak.png")  # train/cat/3.png
     result = run(folder, "--fix-list", tmp_path / "fix.txt")
     assert (tmp_path / "fix.txt").read_text() == "test/cat/bad.png\ntrain/cat/3.png\n"
-    assert f"Wrote {tmp_path / 'fix.txt'}: 2 images to remove." in result.stderr
+    assert f"Wrote {tmp_path / 'fix.txt'}; images to remove: 2." in result.stderr
     assert "train/cat/3.png = test/cat/leak.png; same bytes" in result.stdout
 
 

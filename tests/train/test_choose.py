@@ -76,7 +76,8 @@ def test_possible_patches_are_those_that_build() -> None:
     for name in ("lightvit_nano", "t2t_vit_7", "tnt_tiny", "swin_nano"):
         for patch in possible_patches(MODELS[name]):
             with torch.device("meta"), WithoutNumbers():
-                create_model(name, img_size=32, patch_size=patch)
+                model = create_model(name, img_size=32, patch_size=patch)
+            assert model.spec.embed.stride == patch
 
 
 def test_a_given_patch_and_models_of_timm_are_left_alone() -> None:

@@ -55,7 +55,7 @@ def check(
         from ..checkpoints.native import write_whole
 
         write_whole(fix_list, list_fixes(report))
-        print(f"Wrote {fix_list}: {len(report.to_remove):,} images to remove.", file=sys.stderr)
+        print(f"Wrote {fix_list}; images to remove: {len(report.to_remove):,}.", file=sys.stderr)
     if strict and report.problems:
         raise typer.Exit(1)
 

@@ -117,7 +117,7 @@ def print_outcome(outcome: Any, folder: Path) -> None:
     tested = "" if outcome.test_accuracy is None else f", {outcome.test_accuracy:.2%} on the test images"
     print(f"{outcome.model}: {outcome.val_accuracy:.2%} on the validation images (epoch {outcome.epoch}){tested}.")
     if outcome.bad_images:
-        print(f"{len(outcome.bad_images)} unreadable images were passed over; {folder}/outcome.json names them.")
+        print(f"Unreadable images passed over: {len(outcome.bad_images)}; {folder}/outcome.json names them.")
     print(f"Model: {folder}/model.safetensors · summary: {folder}/summary.md")
     typed = shlex.quote(str(folder))
     print(f"Next:  nearsight eval {typed} · nearsight predict {typed} IMAGE...")

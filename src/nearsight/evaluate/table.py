@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..figures import abbreviate
+from ..tables import percent
 from .evaluation import Evaluation
 from .metrics import Metrics, Share, most_confused, worst_classes
 
@@ -98,16 +99,6 @@ def titled(first: str, *titles: str) -> Table:
 def short(name: str) -> Text:
     """A class name that leaves room for the numbers; taken literally, whatever brackets it holds."""
     return Text(abbreviate(name, NAME))
-
-
-def percent(value: float) -> str:
-    """A share for people.
-
-    Example:
-        >>> percent(0.98765)
-        '98.8 %'
-    """
-    return f"{100 * value:.1f} %"
 
 
 def interval(share: Share) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from ..figures import abbreviate
+from ..tables import percent
 from .images import Prediction
 
 BAR = 20  # characters for a probability of 1
@@ -126,16 +127,6 @@ def to_json(prediction: Prediction) -> str:
     answers = [{"class": answer.name, "probability": round(answer.probability, 6)} for answer in prediction.answers]
     value: dict[str, Any] = {"image": prediction.image, "answers": answers}
     return json.dumps(value, ensure_ascii=False)
-
-
-def percent(probability: float) -> str:
-    """A probability for people.
-
-    Example:
-        >>> percent(0.9712)
-        '97.1 %'
-    """
-    return f"{100 * probability:.1f} %"
 
 
 def bar(probability: float) -> str:
