@@ -53,6 +53,7 @@ def wait_for(path: Path, seconds: float = 120) -> None:
 
 
 @pytest.mark.drill
+@pytest.mark.timeout(1800)
 def test_a_comparison_that_is_killed_and_stopped_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
     wish = ["digits", "-m", "deit_nano,localvit_nano", *SMALL]
     whole = run(*wish, "--out", tmp_path / "whole")
