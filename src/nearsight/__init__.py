@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .data import open_data
     from .factory import create_model, list_models
     from .lattice import Grid
+    from .models.fold import fold
     from .train import load_recipe, run_training
     from .trained import load
 
@@ -26,6 +27,7 @@ __all__ = [
     "__version__",
     "convert",
     "create_model",
+    "fold",
     "list_models",
     "load",
     "load_official",
@@ -42,6 +44,7 @@ _HOME = {
     "Grid": "lattice",
     "convert": "checkpoints",
     "create_model": "factory",
+    "fold": "models.fold",
     "list_models": "factory",
     "load": "trained",
     "load_official": "checkpoints",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 
 class Grid(NamedTuple):
@@ -33,6 +34,29 @@ class Grid(NamedTuple):
     def tokens(self) -> int:
         """Number of all tokens, auxiliary ones included."""
         return self.aux + self.height * self.width
+
+
+def holds(fact: bool) -> bool:
+    """Whether a fact about sizes holds; while a graph for any size is recorded: whether it holds for every size.
+
+    A part may take a shorter way where the sizes happen to fit. Asked like this, it takes the way that is always right
+    when the sizes are symbols, and one graph serves them all; a plain `if` would tie the graph to the example's size.
+
+    Example:
+        >>> holds(14 % 7 == 0)
+        True
+    """
+    return statically_known_true(fact) if torch.compiler.is_compiling() else fact
+
+
+def times_to_cover(length: int, piece: int) -> int:
+    """How many pieces of that length cover `length`.
+
+    Example:
+        >>> times_to_cover(15, 7)
+        3
+    """
+    return (length + piece - 1) // piece
 
 
 def lattice(tokens: Tensor, grid: Grid) -> Tensor:
@@ -67,11 +91,31 @@ def zeros_for_aux(patches: Tensor, grid: Grid) -> Tensor:
     return F.pad(patches, (0, 0, grid.aux, 0)) if grid.aux else patches
 
 
+def missing(length: int, multiple: int) -> int:
+    """What has to be added to `length` to make it a multiple.
+
+    Example:
+        >>> missing(15, 7)
+        6
+    """
+    # Not `-length % multiple`: from this form it is clear, also for a symbol, that the sum divides by `multiple`.
+    return times_to_cover(length, multiple) * multiple - length
+
+
 def pad_to_multiple(field: Tensor, multiple: int) -> Tensor:
     """Pad `[B, H, W, C]` with zeros on the right and at the bottom until both sides divide by `multiple`."""
-    height, width = field.shape[1:3]
-    down, right = -height % multiple, -width % multiple
-    return F.pad(field, (0, 0, 0, right, 0, down)) if down or right else field
+    down, right = missing(field.shape[1], multiple), missing(field.shape[2], multiple)
+    return field if holds(down == 0) and holds(right == 0) else F.pad(field, (0, 0, 0, right, 0, down))
+
+
+def crop(field: Tensor, grid: Grid) -> Tensor:
+    """The tokens `[B, H*W, C]` in the upper left corner of `[B, H', W', C]`, without what was padded."""
+    if holds(field.shape[1] == grid.height) and holds(field.shape[2] == grid.width):
+        return field.flatten(1, 2)
+    corner = field[:, : grid.height, : grid.width]
+    if torch.compiler.is_compiling():  # else a graph would hold either for sizes that need no copy, or for the others
+        corner = corner.clone(memory_format=torch.contiguous_format)
+    return corner.flatten(1, 2)
 
 
 def windows(field: Tensor, size: int) -> Tensor:
@@ -79,6 +123,35 @@ def windows(field: Tensor, size: int) -> Tensor:
     batch, height, width, channels = field.shape
     field = field.view(batch, height // size, size, width // size, size, channels)
     return field.transpose(2, 3).reshape(-1, size * size, channels)
+
+
+def window_shift(length: int, size: int) -> int:
+    """How far shifted windows move along a side: by half of theirs, or not at all where one window holds the side.
+
+    Example:
+        >>> window_shift(14, 7), window_shift(7, 7)
+        (3, 0)
+    """
+    one_holds_it = 1 // times_to_cover(length, size)  # 1 or 0, and no question that would tie a graph to its example
+    return size // 2 * (1 - one_holds_it)
+
+
+def turn(field: Tensor, row: int, column: int) -> Tensor:
+    """Let `[B, H, W, C]` begin at this row and column; what stood before them comes behind."""
+    height, width = field.shape[1:3]
+    if holds(row % height == 0) and holds(column % width == 0):
+        return field
+    if not torch.compiler.is_compiling():
+        return field.roll((-row, -column), dims=(1, 2))
+    # A recorded `roll` must know how far, and slices would have sizes that are hard to reason about.
+    rows, columns = places_from(row, height, field.device), places_from(column, width, field.device)
+    return field.index_select(1, rows).index_select(2, columns)
+
+
+def places_from(start: int, length: int, device: torch.device) -> Tensor:
+    """The places `start, start + 1, ...` around a side: `[length]`."""
+    places = torch.arange(length, device=device) + start
+    return torch.where(places < length, places, places - length)
 
 
 def unwindow(pieces: Tensor, size: int, height: int, width: int) -> Tensor:

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from nearsight import fold
 from nearsight.lattice import Grid
 from nearsight.parts import BiGate, DepthwiseThen, LocalityFfn, Mlp
 from nearsight.parts.slots import Site
@@ -149,3 +150,30 @@ def test_a_depthwise_convolution_before_the_feed_forward_makes_two_residual_step
     else:
         second = first + module.ffn(first, grid)
     torch.testing.assert_close(tokens + module(tokens, grid), second)
+
+
+@pytest.mark.parametrize("aux", [0, 1])
+@pytest.mark.parametrize(
+    "part",
+    [
+        Mlp(ratio=2),
+        Mlp(ratio=2, act="relu"),
+        LocalityFfn(),
+        LocalityFfn(act="relu6", channel_attention=None),
+        LocalityFfn(depthwise_first=True),
+        LocalityFfn(depthwise=False),
+    ],
+)
+def test_a_folded_part_writes_over_nothing_but_its_own(stir, part, aux):
+    """Its activations work in place: the tokens stay, and gradients are those of the part that was folded."""
+    grid = Grid(4, 3, aux)
+    module = stir(part.build(Site(8, grid))).eval()
+    folded = fold(module)
+    tokens = torch.randn(2, grid.tokens, 8, dtype=torch.float64)
+    before = tokens.clone()
+    with torch.inference_mode():
+        torch.testing.assert_close(folded(tokens, grid), module(tokens, grid))
+    assert torch.equal(tokens, before)
+    tokens.requires_grad_()
+    slopes = [torch.autograd.grad(m(tokens, grid).square().sum(), tokens) for m in (folded, module)]
+    torch.testing.assert_close(*slopes)

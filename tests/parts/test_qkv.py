@@ -2,6 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nearsight import fold
 from nearsight.lattice import Grid
 from nearsight.parts import Global, Life, LinearQkv
 from nearsight.parts.slots import Site
@@ -117,3 +118,21 @@ def test_what_is_no_cascade_is_refused():
         Life(kernels=()).build(site, 1)
     with pytest.raises(ValueError, match="aux_key='paer' is not known; use paper or released"):
         Life(aux_key="paer").build(site, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("aux", [0, 2])
+@pytest.mark.parametrize("part", [Life(), Life(aux_key="released"), Life(qkv_norm=True), Life(kernels=(1, 2, 4))])
+def test_folding_keeps_queries_keys_and_values(stir, part, aux):
+    grid = Grid(4, 5, aux)
+    module = stir(part.build(Site(12, grid), heads=1))
+    tokens = torch.randn(2, grid.tokens, 12, dtype=torch.float64)
+    before = tokens.clone()
+    torch.testing.assert_close(fold(module)(tokens, grid), module(tokens, grid))
+    assert torch.equal(tokens, before)
+
+
+def test_a_folded_cascade_follows_its_weights_to_another_type():
+    grid = Grid(3, 4, 1)
+    module = Life().build(Site(12, grid), heads=1)
+    tokens = torch.randn(2, grid.tokens, 12, dtype=torch.float64)
+    torch.testing.assert_close(fold(fold(module)).double()(tokens, grid), module.double()(tokens, grid))

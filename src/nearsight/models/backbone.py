@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..lattice import Grid, image
 from ..parts.slots import EmbedModule
+from .fold import fold
 from .resize import adopt_size, with_patch
 from .spec import BackboneSpec
 from .stage import Block, StageModule
@@ -154,6 +155,10 @@ class Backbone(nn.Module):
         if self.global_pool == "token":
             return features[:, 0]
         return features.mean(dim=1) if self.global_pool == "all" else features[:, self.num_prefix_tokens :].mean(dim=1)
+
+    def fold(self) -> "Backbone":
+        """A copy for inference alone, with the same answers: see `nearsight.fold`."""
+        return fold(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Images `[B, C, H, W]` to logits `[B, num_classes]`."""

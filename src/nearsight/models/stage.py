@@ -10,13 +10,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..lattice import Grid
-from ..parts.norm import make_norm
+from ..ops.chunks import in_chunks
+from ..parts.norm import fold_norm, make_norm
 from ..parts.slots import Site, TokenModule
 from .spec import Layer, Stage
 
 
 class Block(nn.Module):
     """`x = x + mixer(norm(x)); x = x + ffn(norm(x))`, or with the norms behind the parts."""
+
+    folded = False
 
     def __init__(self, site: Site, layer: Layer, post_norm: bool, drop_path: float):
         super().__init__()
@@ -31,10 +34,22 @@ class Block(nn.Module):
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         if self.mixer is not None:
             tokens = tokens + self.drop_path1(self._branch(self.mixer, self.norm1, tokens, grid))
+        if self.folded and self.ffn.token_width is not None:
+            return in_chunks(lambda part: self._feed(part, grid), tokens, self.ffn.token_width)
+        return self._feed(tokens, grid)
+
+    def _feed(self, tokens: Tensor, grid: Grid) -> Tensor:
         return tokens + self.drop_path2(self._branch(self.ffn, self.norm2, tokens, grid))
 
     def _branch(self, part: TokenModule, norm: nn.Module, tokens: Tensor, grid: Grid) -> Tensor:
         return norm(part(tokens, grid)) if self.post_norm else part(norm(tokens), grid)
+
+    def fold_in_place(self) -> None:
+        """Fold batch norms into the parts behind them."""
+        if not self.post_norm:
+            if self.mixer is not None:
+                self.norm1 = fold_norm(self.norm1, before=self.mixer.entry())
+            self.norm2 = fold_norm(self.norm2, before=self.ffn.entry())
 
 
 @register_notrace_module

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..lattice import holds
+
 
 def relative_index(height: int, width: int, device: torch.device | None = None) -> Tensor:
     """Index `[H*W, H*W]` into a table of `(2H-1) * (2W-1)` offsets, row-major, query minus key.
@@ -12,8 +14,8 @@ def relative_index(height: int, width: int, device: torch.device | None = None) 
         >>> relative_index(1, 2).tolist()
         [[1, 0], [2, 1]]
     """
-    rows = torch.arange(height, device=device).repeat_interleave(width)
-    columns = torch.arange(width, device=device).repeat(height)
+    rows = torch.arange(height, device=device)[:, None].expand(height, width).flatten()
+    columns = torch.arange(width, device=device)[None, :].expand(height, width).flatten()
     down = rows[:, None] - rows[None, :] + height - 1
     right = columns[:, None] - columns[None, :] + width - 1
     return down * (2 * width - 1) + right
@@ -27,7 +29,7 @@ def pairwise_bias(table: Tensor, height: int, width: int) -> Tensor:
 
 def resize_relative_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
     """Resize a table over `(2H-1, 2W-1)` offsets from one map size to another, bicubic: `[offsets, heads]`."""
-    if old == new:
+    if holds(old[0] == new[0]) and holds(old[1] == new[1]):
         return table
     spread = table.view(2 * old[0] - 1, 2 * old[1] - 1, -1).permute(2, 0, 1)[None].float()
     size = (2 * new[0] - 1, 2 * new[1] - 1)
@@ -50,7 +52,8 @@ def shift_mask(height: int, width: int, size: int, shift: tuple[int, int], devic
 
     def region(length: int, offset: int) -> Tensor:
         place = torch.arange(length, device=device)
-        return (place >= length - size).int() + (place >= length - offset).int() if offset else place * 0
+        # A side that does not move fits in one window, and is one region.
+        return (place >= length - size).int() + (place >= length - offset).int()
 
     regions = region(height, shift[0])[:, None] * 3 + region(width, shift[1])[None, :]
     regions = regions.view(height // size, size, width // size, size).transpose(1, 2).reshape(-1, size * size)

@@ -1,27 +1,44 @@
 """Sums over a sliding window whose weights differ from place to place.
 
-Both functions go through the window tap by tap. A shifted picture is a view into one padded copy, so the picture
-unfolded once per tap never exists; `unfold_*` are the plain references they are tested against.
+The functions go through the window tap by tap. A shifted picture is a view into one padded copy, so the picture
+unfolded once per tap never exists, forward or backward; `unfold_*` are the plain references they are tested against.
 """
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from collections.abc import Iterator
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from .bands import (
+    Band,
+    bands,
+    pad_for_window,
+    padded_planes,
+    planes,
+    same_padding,
+    tap_sums,
+    taps,
+    weigh,
+    weigh_backward,
+    without_padding,
+)
 from .precision import wide
 from .tally import tally
 
-
-def same_padding(kernel: int) -> tuple[int, int]:
-    """Zeros before and after, so that a `kernel`-wide window keeps the size; an even kernel has one more behind."""
-    return (kernel - 1) // 2, kernel // 2
-
-
-def pad_for_window(field: Tensor, kernel: int) -> Tensor:
-    """Pad `[B, H, W, ...]` with the zeros that a `kernel` x `kernel` window sees outside the map."""
-    before, after = same_padding(kernel)
-    untouched = (0, 0) * (field.ndim - 3)
-    return F.pad(field, (*untouched, before, after, before, after))
+__all__ = [
+    "gather_taps",
+    "gather_taps_at_once",
+    "inside_window",
+    "pad_for_window",
+    "same_padding",
+    "tap_products",
+    "unfold_gather_taps",
+    "unfold_tap_products",
+    "unfold_taps",
+]
 
 
 def gather_taps(field: Tensor, weights: Tensor, kernel: int) -> Tensor:
@@ -40,8 +57,15 @@ def gather_taps(field: Tensor, weights: Tensor, kernel: int) -> Tensor:
         >>> gather_taps(field, torch.ones(1, 4, 4, 9, 2), kernel=3)[0, 1, 1, 0, 0].item()
         9.0
     """
-    height, width = field.shape[1:3]
     tally(field.numel() * kernel * kernel)
+    if torch.compiler.is_compiling():
+        return gather_taps_at_once(field, weights, kernel)
+    return GatherTaps.apply(field, weights, kernel)
+
+
+def gather_taps_at_once(field: Tensor, weights: Tensor, kernel: int) -> Tensor:
+    """The same on whole maps, in operators that a compiler fuses into one pass and that every runtime knows."""
+    height, width = field.shape[1:3]
     # Groups go last: all K channels of a group share a weight, so the inner loop multiplies two contiguous rows of G.
     padded = pad_for_window(field.transpose(3, 4).contiguous(), kernel)
     dtype = torch.promote_types(field.dtype, weights.dtype)
@@ -51,6 +75,58 @@ def gather_taps(field: Tensor, weights: Tensor, kernel: int) -> Tensor:
         shifted = padded[:, row : row + height, column : column + width]
         total = total.addcmul(shifted, weight[:, :, :, None])
     return total.to(dtype).transpose(3, 4)
+
+
+class GatherTaps(Function):
+    """`gather_taps` in bands, with a backward in the same bands."""
+
+    @staticmethod
+    def forward(ctx: Any, field: Tensor, weights: Tensor, kernel: int) -> Tensor:
+        ctx.save_for_backward(field, weights)
+        ctx.kernel = kernel
+        dtype = torch.promote_types(field.dtype, weights.dtype)
+        everywhere = weights.expand(*field.shape[:3], -1, -1)
+        padded = padded_planes(field, kernel, wide(dtype))
+        out = field.new_empty(field.shape, dtype=dtype)
+        for band in bands_of(everywhere):
+            total = weigh(taps(padded, band, kernel), tap_first(everywhere, band, padded.dtype))
+            out[band] = total.permute(0, 2, 3, 4, 1)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        field, weights = ctx.saved_tensors
+        everywhere = weights.expand(*field.shape[:3], -1, -1)
+        padded = padded_planes(field, ctx.kernel, wide(torch.promote_types(field.dtype, weights.dtype)))
+        grad_padded = torch.zeros_like(padded)
+        grad_weights = weights.new_zeros(weights.shape, dtype=padded.dtype)
+        for band in bands_of(everywhere):
+            slope = planes(grad[band], padded.dtype)
+            if ctx.needs_input_grad[0]:
+                weigh_backward(slope, tap_first(everywhere, band, padded.dtype), taps(grad_padded, band, ctx.kernel))
+            if ctx.needs_input_grad[1]:
+                place = place_of(band, grad_weights)
+                place += tap_sums(slope, taps(padded, band, ctx.kernel)).permute(1, 2, 3, 0, 4).sum_to_size(place.shape)
+        return without_padding(grad_padded, ctx.kernel).to(field.dtype), grad_weights.to(weights.dtype), None
+
+
+def bands_of(weights: Tensor) -> Iterator[Band]:
+    """The bands of a map with the weights `[B, H, W, taps, G]`."""
+    batch, height = weights.shape[:2]
+    return bands(batch, height, weights[0, 0].numel(), weights.device)
+
+
+def tap_first(weights: Tensor, band: Band, dtype: torch.dtype) -> Tensor:
+    """The weights of a band, `[taps, b, rows, W, G]`."""
+    return weights[band].permute(3, 0, 1, 2, 4).to(dtype).contiguous()
+
+
+def place_of(band: Band, weights: Tensor) -> Tensor:
+    """The part of `weights` `[B or 1, H or 1, W or 1, taps, G]` that a band uses."""
+    images = band.images if weights.shape[0] > 1 else slice(None)
+    rows = band.rows if weights.shape[1] > 1 else slice(None)
+    return weights[images, rows]
 
 
 def tap_products(queries: Tensor, keys: Tensor, kernel: int) -> Tensor:

@@ -8,8 +8,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid, lattice, pad_to_multiple, sequence, unwindow, windows, with_aux
+from ..lattice import (
+    Grid,
+    crop,
+    holds,
+    lattice,
+    pad_to_multiple,
+    sequence,
+    turn,
+    unwindow,
+    window_shift,
+    windows,
+    with_aux,
+)
+from ..ops.attention import SHORT, short_attention, suits, window_attention
+from ..ops.chunks import by_images
+from ..ops.fold import once_per_grid
 from ..ops.relative import log_spaced_offsets, pairwise_bias, resize_relative_table, shift_mask
+from .qkv import LinearQkvModule
 from .slots import Mixer, Qkv, Site, TokenModule
 
 
@@ -67,16 +83,21 @@ class GlobalModule(TokenModule):
         self.proj = nn.Linear(self.qkv.width, site.dim)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        queries, keys, values = (split_heads(t, self.heads) for t in self.qkv(tokens, grid))
-        mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=self.bias(grid))
+        queries, keys, values = self.qkv(tokens, grid)
+        bias = None if self.table is None else self.bias(grid)  # looking up that there is none would cost time
+        if self.folded and suits(queries) and grid.tokens <= SHORT:
+            return self.proj(short_attention(queries, keys, values, bias, self.heads))
+        queries, keys, values = (split_heads(t, self.heads) for t in (queries, keys, values))
+        mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias)
         return self.proj(join_heads(mixed))
 
+    @once_per_grid
     def bias(self, grid: Grid) -> Tensor | None:
         """Relative bias `[1, h, N, N]` on this grid; zero for auxiliary tokens."""
         if self.table is None:
             return None
         size = (grid.height, grid.width)
-        bias = pairwise_bias(resize_relative_table(self.table, self.map_size, size), *size)[None]
+        bias = pairwise_bias(resize_relative_table(self.table, self.map_size, size), *size)[None].contiguous()
         return F.pad(bias, (grid.aux, 0, grid.aux, 0)) if grid.aux else bias
 
 
@@ -125,46 +146,60 @@ class WindowModule(TokenModule):
         self.table = bias_table((2 * self.size - 1) ** 2, part.heads) if relative else None
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        if self.folded:
+            return by_images(lambda part: self.mix(part, grid), tokens, grid.patches * 3 * self.qkv.width)
+        return self.mix(tokens, grid)
+
+    def mix(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """`[B, N, C]` to the same."""
         field = pad_to_multiple(lattice(tokens, grid), self.size)  # [B, H', W', C]
         height, width = field.shape[1:3]
         shift = self.shift_on(grid)
-        if any(shift):
-            field = field.roll((-shift[0], -shift[1]), dims=(1, 2))
-        pieces = windows(field, self.size)  # [B * windows, size**2, C]
-        pieces = self.attend(pieces, self.mask(height, width, shift, pieces))
-        field = unwindow(pieces, self.size, height, width)
-        if any(shift):
-            field = field.roll(shift, dims=(1, 2))
-        return self.proj(field[:, : grid.height, : grid.width].flatten(1, 2))
+        field = turn(field, *shift)
+        mask = self.mask(height, width, shift, tokens.dtype)
+        # A linear qkv can stand in front of the windows, which saves a copy; another one looks at neighbours in them.
+        if self.folded and suits(field) and self.similarity is None and isinstance(self.qkv, LinearQkvModule):
+            whole = Grid(height, width)
+            queries, keys, values = (lattice(t, whole) for t in self.qkv(field.flatten(1, 2), whole))
+            field = window_attention(queries, keys, values, mask, size=self.size, heads=self.heads)
+        else:
+            field = unwindow(self.attend(windows(field, self.size), mask), self.size, height, width)
+        return self.proj(crop(turn(field, height - shift[0], width - shift[1]), grid))
 
     def shift_on(self, grid: Grid) -> tuple[int, int]:
         """How far the windows move down and right on this grid; a side that fits in one window does not move."""
-        half = self.size // 2 if self.shifted else 0
-        return half if grid.height > self.size else 0, half if grid.width > self.size else 0
+        if not self.shifted:
+            return 0, 0
+        return window_shift(grid.height, self.size), window_shift(grid.width, self.size)
 
     def attend(self, pieces: Tensor, mask: Tensor | None) -> Tensor:
         """Attention inside each window: `[B * windows, size**2, C]` to the same with the width of the values."""
+        if mask is not None and not holds(mask.shape[0] == 1):
+            mask = mask.repeat(pieces.shape[0] // mask.shape[0], 1, 1, 1)
         queries, keys, values = (split_heads(t, self.heads) for t in self.qkv(pieces, Grid(self.size, self.size)))
         if self.similarity is None:
             return join_heads(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask))
         queries, keys = self.similarity.scale(queries, keys)
         return join_heads(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=1.0))
 
-    def mask(self, height: int, width: int, shift: tuple[int, int], pieces: Tensor) -> Tensor | None:
+    @once_per_grid
+    def mask(self, height: int, width: int, shift: tuple[int, int], dtype: torch.dtype) -> Tensor | None:
         """What is added to the logits: relative bias, and minus infinity between places that only the shift joined.
 
-        Without a bias: which places may see each other.
+        Returns:
+            `[1, h, size**2, size**2]`, or one for each window of an image in place of the 1; None for nothing.
         """
         bias: Tensor | None = None
         if self.similarity is not None:
-            bias = self.similarity.bias(self.size).to(pieces.dtype)[None]
+            bias = self.similarity.bias(self.size).to(dtype)[None]
         elif self.table is not None:
-            bias = pairwise_bias(self.table, self.size, self.size)[None]  # [1, h, size**2, size**2]
-        if not any(shift):
+            bias = pairwise_bias(self.table, self.size, self.size)[None].contiguous()
+        if holds(shift[0] == 0) and holds(shift[1] == 0):
             return bias
-        joined = shift_mask(height, width, self.size, shift, pieces.device)[:, None]  # [windows, 1, size**2, size**2]
-        mask = joined if bias is None else torch.where(joined, bias, -torch.inf)
-        return mask.repeat(pieces.shape[0] // mask.shape[0], 1, 1, 1)
+        joined = shift_mask(height, width, self.size, shift, self.proj.weight.device)[:, None]  # [windows, 1, ...]
+        if bias is None:
+            bias = torch.zeros(1, self.heads, 1, 1, dtype=dtype, device=joined.device)
+        return torch.where(joined, bias, -torch.inf)
 
 
 def unit(vectors: Tensor) -> Tensor:

@@ -7,9 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid, image, lattice, pad_to_multiple, sequence
+from ..lattice import Grid, crop, holds, image, lattice, pad_to_multiple, sequence
+from ..ops.dynamic import convolve_each
+from ..ops.fold import frozen
+from ..ops.predicted import convolve_predicted
 from ..ops.sliding import gather_taps, same_padding
-from .norm import make_norm
+from .norm import ScaleShift, fold_norm, make_norm
 from .pointwise import Conv1x1
 from .slots import Mixer, Qkv, Site, TokenModule
 
@@ -27,6 +30,14 @@ def same_conv(dim: int, kernel: int, bias: bool = True) -> nn.Conv2d:
     if kernel % 2:
         return nn.Conv2d(dim, dim, kernel, padding=kernel // 2, groups=dim, bias=bias)
     return EvenDepthwise(dim, dim, kernel, groups=dim, bias=bias)
+
+
+class Spatial(TokenModule):
+    """What stands between the two point-wise layers of a depth-wise block."""
+
+    def take_in(self, norm: nn.Module) -> nn.Module:
+        """Take in the norm that follows, in a model made for inference, and return what is left of it."""
+        return fold_norm(norm)
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ class DepthWise(Mixer):
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         return DepthWiseModule(site.dim, self, self.make_spatial(site))
 
-    def make_spatial(self, site: Site) -> TokenModule:
+    def make_spatial(self, site: Site) -> Spatial:
         """The spatial operation between the two point-wise layers."""
         match self.dynamics:
             case "homogeneous":
@@ -80,7 +91,7 @@ class DepthWise(Mixer):
 class DepthWiseModule(TokenModule):
     """`norm(point(relu(norm(spatial(relu(norm(point(x))))))))`."""
 
-    def __init__(self, dim: int, part: DepthWise, spatial: TokenModule):
+    def __init__(self, dim: int, part: DepthWise, spatial: Spatial):
         super().__init__()
         norm = part.norm
         self.pad_to = part.pad_to
@@ -97,49 +108,67 @@ class DepthWiseModule(TokenModule):
         field = pad_to_multiple(lattice(tokens, grid), self.pad_to)
         wide = Grid(field.shape[1], field.shape[2])
         mixed = lattice(self.mix(field.flatten(1, 2), wide), wide)
-        return mixed[:, : grid.height, : grid.width].flatten(1, 2)
+        return crop(mixed, grid)
 
     def mix(self, tokens: Tensor, grid: Grid) -> Tensor:
         """The block on the map as it is."""
-        tokens = self.norm_in(self.point_in(tokens)).relu()
-        tokens = self.norm_mid(self.spatial(tokens, grid)).relu()
+        tokens = F.relu(self.norm_in(self.point_in(tokens)), inplace=self.folded)
+        tokens = F.relu(self.norm_mid(self.spatial(tokens, grid)), inplace=self.folded)
         return self.norm_out(self.point_out(tokens))
 
+    def fold_in_place(self) -> None:
+        self.norm_in = fold_norm(self.norm_in, behind=self.point_in)
+        self.norm_mid = self.spatial.take_in(self.norm_mid)
+        self.norm_out = fold_norm(self.norm_out, behind=self.point_out)
 
-class StaticKernel(TokenModule):
+
+class StaticKernel(Spatial):
     """An ordinary depth-wise convolution."""
 
     def __init__(self, dim: int, kernel: int):
         super().__init__()
         self.conv = same_conv(dim, kernel)
 
+    def take_in(self, norm: nn.Module) -> nn.Module:
+        return fold_norm(norm, behind=self.conv)
+
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         return sequence(self.conv(image(tokens, grid)))
 
 
-class DynamicKernel(TokenModule):
+class DynamicKernel(Spatial):
     """One depth-wise kernel per image, predicted from the mean of its tokens (homogeneous dynamic convolution)."""
 
     def __init__(self, dim: int, kernel: int, reduction: int):
         super().__init__()
         self.kernel = kernel
         self.reduce = Conv1x1(dim, dim // reduction, bias=False)
-        self.norm = nn.BatchNorm1d(dim // reduction)
+        self.norm: nn.Module = nn.BatchNorm1d(dim // reduction)
         self.predict = Conv1x1(dim // reduction, dim * kernel * kernel)
         self.bias = nn.Parameter(torch.zeros(dim))
+
+    def fold_in_place(self) -> None:
+        self.norm = fold_norm(self.norm, behind=self.reduce)
+
+    @torch.no_grad()
+    def take_in(self, norm: nn.Module) -> nn.Module:
+        rest = fold_norm(norm)
+        if not isinstance(rest, ScaleShift):
+            return rest
+        predict, scale = self.predict, rest.scale.repeat_interleave(self.kernel**2)
+        predict.weight = frozen(predict.weight * scale[:, None], like=predict.weight)
+        predict.bias = frozen(predict.bias * scale, like=predict.bias)
+        self.bias = frozen(torch.addcmul(rest.shift, self.bias, rest.scale), like=self.bias)
+        return nn.Identity()
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         batch, _, dim = tokens.shape
         kernels = self.predict(self.norm(self.reduce(tokens.mean(dim=1))).relu())  # [B, C * kernel**2]
-        kernels = kernels.view(batch * dim, 1, self.kernel, self.kernel)
-        before, after = same_padding(self.kernel)
-        padded = F.pad(image(tokens, grid), (before, after, before, after))
-        # The batch goes into the groups: every image is convolved with its own kernels.
-        mixed = F.conv2d(padded.reshape(1, batch * dim, *padded.shape[2:]), kernels, groups=batch * dim)
-        return sequence(mixed.view(batch, dim, grid.height, grid.width)) + self.bias
+        kernels = kernels.view(batch, dim, self.kernel, self.kernel)
+        return sequence(convolve_each(image(tokens, grid), kernels, self.bias))
 
 
-class InhomogeneousKernel(TokenModule):
+class InhomogeneousKernel(Spatial):
     """One kernel per position and channel group, predicted from the token at that position."""
 
     def __init__(self, dim: int, kernel: int, reduction: int, channels_per_group: int):
@@ -152,14 +181,17 @@ class InhomogeneousKernel(TokenModule):
         self.norm = make_norm("batch", dim // reduction)
         self.predict = Conv1x1(dim // reduction, kernel * kernel * self.groups)
 
+    def fold_in_place(self) -> None:
+        self.norm = fold_norm(self.norm, behind=self.reduce)
+
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        weights = self.predict(self.norm(self.reduce(tokens)).relu())
-        weights = lattice(weights, grid).unflatten(-1, (self.groups, -1)).transpose(3, 4)  # [B, H, W, taps, G]
+        hidden = lattice(self.norm(self.reduce(tokens)).relu(), grid)
         field = lattice(tokens, grid).unflatten(-1, (self.groups, -1))  # [B, H, W, G, C/G]
-        return gather_taps(field, weights.contiguous(), self.kernel).flatten(3).flatten(1, 2)
+        mixed = convolve_predicted(field, hidden, self.predict.weight, self.predict.bias, self.kernel)
+        return mixed.flatten(3).flatten(1, 2)
 
 
-class SharedKernel(TokenModule):
+class SharedKernel(Spatial):
     """Static kernels shared over the channels of a group; one for all positions, or for each (`positions` given)."""
 
     def __init__(self, dim: int, kernel: int, groups: int, positions: Grid | None):
@@ -173,15 +205,34 @@ class SharedKernel(TokenModule):
         self.bias = nn.Parameter(torch.zeros(dim))
         nn.init.uniform_(self.weight, -1 / kernel, 1 / kernel)
 
+    @torch.no_grad()
+    def take_in(self, norm: nn.Module) -> nn.Module:
+        rest = fold_norm(norm)
+        if not isinstance(rest, ScaleShift) or self.groups < len(self.bias):
+            return rest
+        self.weight = frozen(self.weight * rest.scale, like=self.weight)
+        self.bias = frozen(torch.addcmul(rest.shift, self.bias, rest.scale), like=self.bias)
+        return nn.Identity()
+
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        if self.weight.shape[1:3] == (1, 1):
+            return self.convolve(tokens, grid)
         field = lattice(tokens, grid).unflatten(-1, (self.groups, -1))
         mixed = gather_taps(field, self.weights_for(grid), self.kernel)
         return mixed.flatten(3).flatten(1, 2) + self.bias
 
+    def convolve(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """With the same kernels at all positions: a convolution."""
+        dim, (before, after) = len(self.bias), same_padding(self.kernel)
+        kernels = self.weight.view(-1, self.groups).T.repeat_interleave(dim // self.groups, dim=0)
+        kernels = kernels.view(dim, 1, self.kernel, self.kernel)
+        picture = F.pad(image(tokens, grid), (0, after - before, 0, after - before))  # of an even kernel
+        return sequence(F.conv2d(picture, kernels, self.bias, padding=before, groups=dim))
+
     def weights_for(self, grid: Grid) -> Tensor:
         """The kernels on this grid: `[1, H or 1, W or 1, taps, G]`, interpolated between the trained positions."""
-        trained = tuple(self.weight.shape[1:3])
-        if trained in ((1, 1), (grid.height, grid.width)):
+        height, width = self.weight.shape[1:3]
+        if (height, width) == (1, 1) or (holds(height == grid.height) and holds(width == grid.width)):
             return self.weight
         flat = self.weight.flatten(3).permute(0, 3, 1, 2)
         flat = F.interpolate(flat, size=(grid.height, grid.width), mode="bilinear", align_corners=False)

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid, sequence
+from ..lattice import Grid, holds, missing, sequence
+from ..ops.chunks import by_images
+from ..ops.inplace import gelu_over
 from .slots import Embed, EmbedModule
 
 
@@ -43,8 +46,8 @@ class PatchifyModule(EmbedModule):
         self.norm = nn.LayerNorm(dim) if part.norm else nn.Identity()
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid, None]:
-        down, right = -images.shape[2] % self.stride, -images.shape[3] % self.stride
-        if self.pads and (down or right):
+        down, right = missing(images.shape[2], self.stride), missing(images.shape[3], self.stride)
+        if self.pads and not (holds(down == 0) and holds(right == 0)):
             images = F.pad(images, (0, right, 0, down))
         patches = self.proj(images)  # a convolution crops what fills no whole patch
         return self.norm(sequence(patches)), Grid(patches.shape[2], patches.shape[3]), None
@@ -80,10 +83,13 @@ class ConvStem(Embed):
 class ConvStemModule(EmbedModule):
     """Convolution, three depth-wise ones (each with batch norm and GELU), a projection and a layer norm."""
 
+    folded = False
+
     def __init__(self, dim: int, in_chans: int, stride: int, strides: tuple[int, int, int]):
         super().__init__()
         self.stride = stride
-        inner = dim // 2
+        self.inner = inner = dim // 2
+        self.first_stride = strides[0]
         layers: list[nn.Module] = []
         for channels, groups, step in (
             (in_chans, 1, strides[0]),
@@ -98,5 +104,17 @@ class ConvStemModule(EmbedModule):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid, None]:
-        patches = self.proj(self.stem(images))
-        return self.norm(sequence(patches)), Grid(patches.shape[2], patches.shape[3]), None
+        # Depth-wise convolutions are twice as fast on channels-last maps, and tokens are one.
+        images = images.contiguous(memory_format=torch.channels_last)
+        patches = by_images(self.convolve, images, self.largest(images)) if self.folded else self.convolve(images)
+        return self.norm(patches.flatten(1, 2)), Grid(patches.shape[1], patches.shape[2]), None
+
+    def convolve(self, images: Tensor) -> Tensor:
+        """`[B, C, H, W]` to `[B, H / stride, W / stride, C']`."""
+        for layer in self.stem:
+            images = gelu_over(images) if self.folded and isinstance(layer, nn.GELU) else layer(images)
+        return self.proj(images).permute(0, 2, 3, 1)
+
+    def largest(self, images: Tensor) -> int:
+        """Numbers in the largest map of an image."""
+        return self.inner * images.shape[2] * images.shape[3] // self.first_stride**2

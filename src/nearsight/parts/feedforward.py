@@ -6,9 +6,11 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from ..lattice import Grid, image, sequence, zeros_for_aux
+from ..ops.chunks import in_chunks
+from ..ops.inplace import gelu_over
 from .depthwise import same_conv
 from .gates import BiDimensionalGate, EfficientChannelAttention, SqueezeExcite
-from .norm import TokenBatchNorm, make_norm
+from .norm import TokenBatchNorm, fold_norm, make_norm
 from .pointwise import Conv1x1, make_activation
 from .slots import Ffn, Site, TokenModule
 
@@ -34,12 +36,33 @@ class MlpModule(TokenModule):
 
     def __init__(self, dim: int, hidden: int, act: str):
         super().__init__()
+        self.token_width = hidden
         self.fc1 = nn.Linear(dim, hidden)
         self.act = make_activation(act)
         self.fc2 = nn.Linear(hidden, dim)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         return self.fc2(self.act(self.fc1(tokens)))
+
+    def entry(self) -> nn.Linear:
+        return self.fc1
+
+    def fold_in_place(self) -> None:
+        self.act = overwriting(self.act)
+
+
+class OverwritingGelu(nn.GELU):
+    """GELU that may write over its input."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return gelu_over(input)
+
+
+def overwriting(act: nn.Module) -> nn.Module:
+    """The same activation, for a fresh input that nobody else holds: it may write its result there."""
+    if isinstance(act, nn.GELU):
+        return OverwritingGelu()
+    return type(act)(inplace=True)
 
 
 @dataclass(frozen=True)
@@ -83,17 +106,18 @@ class LocalityFfnModule(TokenModule):
         self.depthwise_first = part.depthwise_first
         self.act = make_activation(part.act)
         self.expand = Conv1x1(dim, hidden, bias=False)
-        self.norm_expand = TokenBatchNorm(hidden)
+        self.norm_expand: nn.Module = TokenBatchNorm(hidden)
         local = dim if part.depthwise_first else hidden
         self.local = same_conv(local, part.kernel, bias=False) if part.depthwise else None
-        self.norm_local = TokenBatchNorm(local) if part.depthwise else None
+        self.norm_local: nn.Module | None = TokenBatchNorm(local) if part.depthwise else None
         self.gate = make_channel_gate(part, hidden)
         self.project = Conv1x1(hidden, dim, bias=False)
-        self.norm_project = TokenBatchNorm(dim)
+        self.norm_project: nn.Module = TokenBatchNorm(dim)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         bare = Grid(grid.height, grid.width)
-        patches = tokens[:, grid.aux :]
+        # One copy of the narrow tokens, where a linear layer and a convolution would each copy wider ones.
+        patches = tokens[:, grid.aux :].contiguous()
         if self.depthwise_first:
             patches = self._expand(self._local(patches, bare))
         else:
@@ -101,6 +125,13 @@ class LocalityFfnModule(TokenModule):
         if self.gate is not None:
             patches = self.gate(patches)
         return zeros_for_aux(self.norm_project(self.project(patches)), grid)
+
+    def fold_in_place(self) -> None:
+        self.norm_expand = fold_norm(self.norm_expand, behind=self.expand)
+        if self.local is not None and self.norm_local is not None:
+            self.norm_local = fold_norm(self.norm_local, behind=self.local)
+        self.norm_project = fold_norm(self.norm_project, behind=self.project)
+        self.act = overwriting(self.act)
 
     def _expand(self, patches: Tensor) -> Tensor:
         return self.act(self.norm_expand(self.expand(patches)))
@@ -160,6 +191,8 @@ class GatedMlpModule(TokenModule):
         self.gate = gate
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        if self.folded and self.mlp.token_width is not None:
+            return self.gate(in_chunks(lambda part: self.mlp(part, grid), tokens, self.mlp.token_width))
         return self.gate(self.mlp(tokens, grid))
 
 

@@ -1,13 +1,21 @@
-"""Gates that re-weight channels (and positions) of tokens: SE, ECA, and LightViT's bi-dimensional gate."""
+"""Gates that re-weight channels (and positions) of tokens: SE, ECA, and LightViT's bi-dimensional gate.
+
+Folded, a gate writes over its tokens: nobody else may hold them.
+"""
 
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ..ops.inplace import gelu_over, times
 
 
 class SqueezeExcite(nn.Module):
     """Channel gate from the mean over positions through `squeezed` channels (LocalViT, dwconv Table 15)."""
+
+    folded = False
 
     def __init__(self, dim: int, squeezed: int):
         super().__init__()
@@ -17,11 +25,13 @@ class SqueezeExcite(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         gate = self.expand(self.reduce(tokens.mean(dim=1, keepdim=True)).relu())
-        return tokens * nn.functional.hardsigmoid(gate)
+        return times(tokens, F.hardsigmoid(gate), overwrite=self.folded)
 
 
 class EfficientChannelAttention(nn.Module):
     """Channel gate from a 1-D convolution over the channel means; the kernel grows with the logarithm of the width."""
+
+    folded = False
 
     def __init__(self, dim: int, hard: bool = False):
         super().__init__()
@@ -31,14 +41,16 @@ class EfficientChannelAttention(nn.Module):
         self.gate = nn.Hardsigmoid() if hard else nn.Sigmoid()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return tokens * self.gate(self.conv(tokens.mean(dim=1, keepdim=True)))
+        return times(tokens, self.gate(self.conv(tokens.mean(dim=1, keepdim=True))), overwrite=self.folded)
 
 
 class BiDimensionalGate(nn.Module):
     """LightViT's gate: channels from the mean of all tokens, positions from each token beside that mean (section 3.2).
 
-    The gate is read from the normalised tokens and multiplies the un-normalised ones.
+    The gate is read from the normalised tokens and multiplies the un-normalised ones; folded, in place.
     """
+
+    folded = False
 
     def __init__(self, dim: int, reduction: int, *, channel: bool, spatial: bool, norm: bool):
         super().__init__()
@@ -53,11 +65,27 @@ class BiDimensionalGate(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         normed = self.norm(tokens)
         summary = self.act(self.global_reduce(normed.mean(dim=1, keepdim=True)))  # [B, 1, C/r]
-        gate: Tensor | float = 1.0
+        gates = []
         if self.channel_select is not None:
-            gate = self.channel_select(summary).sigmoid()  # [B, 1, C]
-        if self.local_reduce is not None and self.spatial_select is not None:
-            local = self.act(self.local_reduce(normed))  # [B, N, C/r]
-            both = torch.cat((local, summary.expand(-1, local.shape[1], -1)), dim=-1)
-            gate = gate * self.spatial_select(both).sigmoid()  # [B, N, 1]
-        return tokens * gate
+            gates.append(self.channel_select(summary).sigmoid())  # [B, 1, C]
+        if self.local_reduce is not None:
+            gates.append(self.select(self.local_reduce(normed), summary).sigmoid())  # [B, N, 1]
+        for gate in gates:
+            tokens = times(tokens, gate, overwrite=self.folded)
+        return tokens
+
+    def select(self, local: Tensor, summary: Tensor) -> Tensor:
+        """`spatial_select([gelu(local) ; summary])`; folded, without writing the same summary beside every token.
+
+        Args:
+            local: `[B, N, C/r]`.
+            summary: `[B, 1, C/r]`.
+
+        Returns:
+            `[B, N, 1]`.
+        """
+        assert self.spatial_select is not None
+        if not self.folded:
+            return self.spatial_select(torch.cat((self.act(local), summary.expand(-1, local.shape[1], -1)), dim=-1))
+        of_local, of_summary = self.spatial_select.weight.chunk(2, dim=1)
+        return F.linear(gelu_over(local), of_local) + F.linear(summary, of_summary, self.spatial_select.bias)

@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid, lattice, pad_to_multiple, unwindow, windows
+from ..lattice import Grid, crop, holds, lattice, pad_to_multiple, unwindow, windows
+from ..ops.attention import add_from_few, suits, window_attention
+from ..ops.fold import once_per_grid
 from ..ops.relative import pairwise_bias
 from .attention import bias_table, check_heads, join_heads, split_heads
 from .slots import Mixer, Qkv, Site, TokenModule
@@ -58,18 +60,23 @@ class GatherBroadcastModule(TokenModule):
             return self.proj(local)
         if self.kv_global is None:
             raise ValueError("This GatherBroadcast was built without global tokens but was given auxiliary tokens.")
-        inside = [split_heads(self.crop(t, grid, wide), self.heads) for t in (queries, keys, values)]
         asking = split_heads(queries[:, : grid.aux], self.heads)
-        gathered = F.scaled_dot_product_attention(asking, inside[1], inside[2])  # [B, h, T, d] eq. 2
+        inside = [split_heads(self.crop(t, grid, wide), self.heads) for t in (keys, values)]
+        gathered = F.scaled_dot_product_attention(asking, inside[0], inside[1])  # [B, h, T, d] eq. 2
         global_keys, global_values = self.kv_global(join_heads(gathered)).chunk(2, dim=-1)
-        sent = F.scaled_dot_product_attention(  # eq. 3
-            inside[0], split_heads(global_keys, self.heads), split_heads(global_values, self.heads)
-        )
-        return self.proj(torch.cat((join_heads(gathered), local + join_heads(sent)), dim=1))
+        both = self.send(local, self.crop(queries, grid, wide), global_keys, global_values)
+        return self.proj(torch.cat((join_heads(gathered), both), dim=1))
+
+    def send(self, local: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Add to the local result `[B, N, C]` what the patches read from the global tokens (eq. 3)."""
+        if self.folded and suits(local) and holds(self.heads * keys.shape[1] <= 64):
+            return add_from_few(local, queries, keys, values, self.heads)
+        queries, keys, values = (split_heads(t, self.heads) for t in (queries, keys, values))
+        return local + join_heads(F.scaled_dot_product_attention(queries, keys, values))
 
     def pad(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
         """Zero tokens to the right and at the bottom until windows fit; they enter the windows, as in the release."""
-        if grid.height % self.size == 0 and grid.width % self.size == 0:
+        if holds(grid.height % self.size == 0) and holds(grid.width % self.size == 0):
             return tokens, grid
         field = pad_to_multiple(lattice(tokens, grid), self.size)
         padded = torch.cat((tokens[:, : grid.aux], field.flatten(1, 2)), dim=1)
@@ -77,14 +84,22 @@ class GatherBroadcastModule(TokenModule):
 
     def crop(self, tokens: Tensor, grid: Grid, wide: Grid) -> Tensor:
         """The patch tokens of the unpadded map."""
-        if wide == grid:
+        if holds(wide.height == grid.height) and holds(wide.width == grid.width):
             return tokens[:, grid.aux :]
-        return lattice(tokens, wide)[:, : grid.height, : grid.width].flatten(1, 2)
+        return crop(lattice(tokens, wide), grid)
 
     def local(self, queries: Tensor, keys: Tensor, values: Tensor, grid: Grid, wide: Grid) -> Tensor:
         """Attention inside each window (eq. 1): `[B, N, C]`."""
-        q, k, v = (split_heads(windows(lattice(t, wide), self.size), self.heads) for t in (queries, keys, values))
-        bias = None if self.table is None else pairwise_bias(self.table, self.size, self.size)[None]
-        mixed = join_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=bias))
-        field = unwindow(mixed, self.size, wide.height, wide.width)
-        return field[:, : grid.height, : grid.width].flatten(1, 2)
+        queries, keys, values = (lattice(t, wide) for t in (queries, keys, values))
+        if self.folded and suits(queries):
+            field = window_attention(queries, keys, values, self.bias(), size=self.size, heads=self.heads)
+        else:
+            q, k, v = (split_heads(windows(t, self.size), self.heads) for t in (queries, keys, values))
+            mixed = join_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias()))
+            field = unwindow(mixed, self.size, wide.height, wide.width)
+        return crop(field, grid)
+
+    @once_per_grid
+    def bias(self) -> Tensor | None:
+        """Relative bias `[1, h, size**2, size**2]`."""
+        return None if self.table is None else pairwise_bias(self.table, self.size, self.size)[None].contiguous()

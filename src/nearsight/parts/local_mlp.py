@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid, lattice, pad_to_multiple, unwindow, windows
+from ..lattice import Grid, crop, holds, lattice, pad_to_multiple, turn, unwindow, window_shift, windows
 from ..ops.relative import pairwise_bias, shift_mask
 from .attention import bias_table, check_heads, join_heads, split_heads
 from .slots import Mixer, Qkv, Site, TokenModule
@@ -56,24 +56,22 @@ class LocalMlpModule(TokenModule):
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         field = pad_to_multiple(lattice(self.value(tokens), grid), self.size)
         height, width = field.shape[1:3]
-        half = self.size // 2 if self.shifted else 0
-        shift = half if grid.height > self.size else 0, half if grid.width > self.size else 0
-        if any(shift):
-            field = field.roll((-shift[0], -shift[1]), dims=(1, 2))
+        sides = (grid.height, grid.width) if self.shifted else (1, 1)  # one token does not move
+        shift = window_shift(sides[0], self.size), window_shift(sides[1], self.size)
+        field = turn(field, *shift)
         pieces = split_heads(windows(field, self.size), self.groups)  # [B * windows, groups, size**2, C / groups]
         weights = self.weights_for(height // self.size, width // self.size)
-        if any(shift):
+        if not (holds(shift[0] == 0) and holds(shift[1] == 0)):
             weights = weights * shift_mask(height, width, self.size, shift, field.device)[:, None]
         mixed = torch.einsum("wgij,bwgjd->bwgid", weights, pieces.unflatten(0, (field.shape[0], -1)))
         field = unwindow(join_heads(mixed.flatten(0, 1)), self.size, height, width)
-        if any(shift):
-            field = field.roll(shift, dims=(1, 2))
-        return self.proj(field[:, : grid.height, : grid.width].flatten(1, 2))
+        return self.proj(crop(turn(field, height - shift[0], width - shift[1]), grid))
 
     def weights_for(self, rows: int, columns: int) -> Tensor:
         """Weights `[rows * columns or 1, groups, size**2, size**2]` on a map of so many windows."""
         weight = self.weight
-        if weight.shape[:2] not in ((1, 1), (rows, columns)):
+        shared = weight.shape[:2] == (1, 1)
+        if not shared and not (holds(weight.shape[0] == rows) and holds(weight.shape[1] == columns)):
             flat = weight.flatten(2).permute(2, 0, 1)[None]
             flat = F.interpolate(flat, size=(rows, columns), mode="bilinear", align_corners=False)
             weight = flat[0].permute(1, 2, 0).unflatten(-1, tuple(weight.shape[2:]))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..lattice import Grid, lattice, pad_to_multiple, sequence
 from ..ops.deform import deformable_2x2, deformable_2x2_reference
+from .norm import fold_norm
 from .slots import Merge, MergeModule, Site
 
 
@@ -17,6 +18,13 @@ def concat_2x2(field: Tensor) -> Tensor:
     batch, height, width, channels = field.shape
     field = field.view(batch, height // 2, 2, width // 2, 2, channels)
     return field.permute(0, 1, 3, 4, 2, 5).flatten(3)
+
+
+def largest_2x2(field: Tensor) -> Tensor:
+    """The largest of each 2x2 cells: `[B, H, W, C]` with even sides to `[B, H/2, W/2, C]`."""
+    field = field.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))
+    upper, lower = field.select(2, 0).unbind(3), field.select(2, 1).unbind(3)
+    return torch.maximum(torch.maximum(*upper), torch.maximum(*lower))  # a reduction over two axes is much slower
 
 
 class PatchMergeModule(MergeModule):
@@ -111,8 +119,7 @@ class ResidualMergeModule(ConcatMergeModule):
         self.shortcut = nn.Linear(in_dim, site.dim, bias=False)
 
     def merge_patches(self, field: Tensor) -> Tensor:
-        largest = field.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).amax(dim=(2, 4))  # [B, H/2, W/2, C]
-        return super().merge_patches(field) + self.shortcut(largest.flatten(1, 2))
+        return super().merge_patches(field) + self.shortcut(largest_2x2(field).flatten(1, 2))
 
 
 SAMPLERS = {"torchvision": deformable_2x2, "torch": deformable_2x2_reference}
@@ -123,7 +130,8 @@ class DeformableMerge(Merge):
     """LIT's deformable token merging: a 2x2 stride-2 convolution that learns where to sample (LIT eq. 7 and 8).
 
     Attributes:
-        backend: `torchvision` (fast) or `torch` (plain PyTorch operators only; same numbers).
+        backend: `torchvision` (fast: its kernel on a GPU, a form of our own on a CPU) or `torch` (the plain reference;
+            same numbers).
         edge: What happens to the last row or column of an odd side: `pad` it with zeros, or `crop` it, as the released
             detectors and segmenters do; samples may still fall on it.
     """
@@ -146,7 +154,7 @@ class DeformableMergeModule(PatchMergeModule):
         self.sample = SAMPLERS[backend]
         self.offsets = nn.Conv2d(in_dim, 8, 2, stride=2)
         self.conv = nn.Conv2d(in_dim, site.dim, 2, stride=2)
-        self.norm = nn.BatchNorm2d(site.dim)
+        self.norm: nn.Module = nn.BatchNorm2d(site.dim)
         nn.init.zeros_(self.offsets.weight)
         nn.init.zeros_(self.offsets.bias)  # type: ignore[arg-type]
 
@@ -154,3 +162,9 @@ class DeformableMergeModule(PatchMergeModule):
         picture = field.permute(0, 3, 1, 2)
         merged = self.sample(picture, self.offsets(picture), self.conv.weight, self.conv.bias)
         return F.gelu(sequence(self.norm(merged)))
+
+    def fold_in_place(self) -> None:
+        """Let the convolution take in the norm, with its weights in the order in which cells are read."""
+        self.norm = fold_norm(self.norm, behind=self.conv)
+        weight = self.conv.weight.detach().contiguous(memory_format=torch.channels_last)
+        self.conv.weight = nn.Parameter(weight, requires_grad=False)

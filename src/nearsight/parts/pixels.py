@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from ..lattice import Grid
+from ..lattice import Grid, holds, missing
 from .attention import Global
 from .feedforward import Mlp
 from .qkv import LinearQkv
@@ -60,8 +60,8 @@ class PixelEmbedModule(EmbedModule):
         self.norm2 = nn.LayerNorm(dim)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid, Tensor]:
-        down, right = -images.shape[2] % self.stride, -images.shape[3] % self.stride
-        if down or right:
+        down, right = missing(images.shape[2], self.stride), missing(images.shape[3], self.stride)
+        if not (holds(down == 0) and holds(right == 0)):
             images = F.pad(images, (0, right, 0, down))
         cells = self.proj(images)  # [B, pixel_dim, H, W]
         grid = Grid(cells.shape[2] // self.side, cells.shape[3] // self.side)

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid
+from ..lattice import Grid, holds
+from ..ops.fold import once_per_grid
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,17 @@ class PositionTable(nn.Module):
             self.register_buffer("table", table)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        return tokens + resize_positions(self.table, self.grid, grid, self.resize)
+        return tokens + self.on(grid)
+
+    @once_per_grid
+    def on(self, grid: Grid) -> Tensor:
+        """The table on this grid."""
+        return resize_positions(self.table, self.grid, grid, self.resize)
 
 
 def resize_positions(table: Tensor, old: Grid, new: Grid, mode: str) -> Tensor:
     """Interpolate the patches' part of a position table `[1, aux + H*W, C]` from one grid to another."""
-    if (old.height, old.width) == (new.height, new.width):
+    if holds(old.height == new.height) and holds(old.width == new.width):
         return table
     aux, patches = table[:, : old.aux], table[:, old.aux :]
     patches = patches.unflatten(1, (old.height, old.width)).permute(0, 3, 1, 2).float()

@@ -1,12 +1,13 @@
 """What fills the qkv slot: one linear layer, or LIFE's cascade of convolutions with growing kernels."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..lattice import Grid, image, sequence
+from ..lattice import Grid, image, sequence, with_aux
+from ..ops.life import ScaleWeights, cascade
 from .depthwise import same_conv
 from .pointwise import Conv1x1
 from .slots import Qkv, QkvModule, Site
@@ -91,19 +92,32 @@ class LifeModule(QkvModule):
         for place, kernel in enumerate(part.kernels):
             scales.append(Scale(channels, 3 * scale_width, kernel, bias=place == 0))
             channels = 3 * scale_width
-        self.scales = nn.ModuleList(scales)
-        self.norm = nn.LayerNorm(self.width) if part.qkv_norm else nn.Identity()
+        self.scales: Any = nn.ModuleList(scales)  # of Scale
+        self.norm = nn.LayerNorm(self.width) if part.qkv_norm else None
+        self.weights: list[ScaleWeights] | None = None  # of a folded module
 
     def forward(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
-        scales = []
-        for scale in self.scales:
-            tokens = scale(tokens, grid)  # [B, N, 3n] = [q_s | k_s | v_s]
-            scales.append(tokens)
-        queries, keys, values = (torch.cat(parts, -1) for parts in zip(*(s.chunk(3, -1) for s in scales), strict=True))
+        queries, keys, values = self.shares(tokens, grid).unbind(2)  # [q_1 | q_2 | ...] and so on, eq. 4
         if grid.aux and self.aux_key == "released":
-            first = scales[0][:, : grid.aux].chunk(3, -1)[1]
-            keys = torch.cat((first.repeat(1, 1, len(scales)), keys[:, grid.aux :]), dim=1)
-        return self.norm(queries), self.norm(keys), self.norm(values)  # [q_1 | q_2 | ...], eq. 4
+            first = keys[:, : grid.aux, : self.width // len(self.scales)]
+            keys = torch.cat((first.repeat(1, 1, len(self.scales)), keys[:, grid.aux :]), dim=1)
+        if self.norm is None:
+            return queries, keys, values
+        return self.norm(queries), self.norm(keys), self.norm(values)
+
+    def shares(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """What all scales give to Q, K and V, side by side: `[B, N, 3, width]`."""
+        if self.weights is not None and not torch.compiler.is_compiling():
+            return cascade(tokens, grid, self.weights)
+        shares = []
+        for scale in self.scales:
+            tokens = scale(tokens, grid)
+            shares.append(tokens.unflatten(-1, (3, -1)))  # q_s, k_s, v_s
+        return torch.cat(shares, dim=-1)
+
+    def fold_in_place(self) -> None:
+        if all(scale.depth is None or type(scale.depth) is nn.Conv2d for scale in self.scales):
+            self.weights = [scale.weights() for scale in self.scales]
 
 
 class Scale(nn.Module):
@@ -115,9 +129,10 @@ class Scale(nn.Module):
         self.point = nn.Linear(in_dim, out_dim) if bias else Conv1x1(in_dim, out_dim, bias=False)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        if self.depth is None:
-            return self.point(tokens)
-        near = self.point(sequence(self.depth(image(tokens, grid))))
-        if not grid.aux:
-            return near
-        return torch.cat((self.point(tokens[:, : grid.aux]), near), dim=1)
+        if self.depth is not None:
+            tokens = with_aux(tokens, sequence(self.depth(image(tokens, grid))), grid)
+        return self.point(tokens)
+
+    def weights(self) -> ScaleWeights:
+        """What it computes with."""
+        return ScaleWeights(None if self.depth is None else self.depth.weight, self.point.weight, self.point.bias)

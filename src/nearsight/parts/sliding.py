@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..lattice import Grid, image, lattice, sequence
+from ..ops.fold import frozen, scale_and_shift
 from ..ops.sliding import gather_taps, inside_window, tap_products
 from .attention import bias_table, check_heads
 from .norm import TokenBatchNorm
@@ -81,12 +82,21 @@ class PreConvolution(nn.Module):
         super().__init__()
         self.dim = dim
         self.weight = nn.Parameter(nn.init.trunc_normal_(torch.empty(1 if shared else dim, 1, 3, 3), std=0.2))
-        self.norm = TokenBatchNorm(dim)
+        self.bias: nn.Parameter | None = None
+        self.norm: Any = TokenBatchNorm(dim)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         weight = self.weight.expand(self.dim, 1, 3, 3)
-        near = F.conv2d(image(tokens, grid), weight, padding=1, groups=self.dim)
+        near = F.conv2d(image(tokens, grid), weight, self.bias, padding=1, groups=self.dim)
         return self.norm(sequence(near)).relu()
+
+    @torch.no_grad()
+    def fold_in_place(self) -> None:
+        """Let the kernels, one for each channel from now on, take in the norm."""
+        scale, shift = scale_and_shift(self.norm.bn)
+        self.weight = frozen(self.weight.double() * scale.view(-1, 1, 1, 1), like=self.weight)
+        self.bias = frozen(shift, like=self.weight)
+        self.norm = nn.Identity()
 
 
 class PostConvolution(nn.Module):

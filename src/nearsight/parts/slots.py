@@ -29,7 +29,23 @@ class Site:
 
 
 class TokenModule(nn.Module):
-    """What every mixer and feed-forward module is: tokens `[B, N, C]` and their grid in, tokens out."""
+    """What every mixer and feed-forward module is: tokens `[B, N, C]` and their grid in, tokens out.
+
+    Attributes:
+        token_width: Of a module that treats each token by itself: the numbers its widest layer holds for a token. None
+            for one that looks at other tokens.
+        folded: Whether it was made for inference alone; `fold_in_place` then gave it its shortest form.
+    """
+
+    token_width: int | None = None
+    folded: bool = False
+
+    def entry(self) -> nn.Linear | None:
+        """The linear layer that all tokens enter through, each alone: a norm in front can be folded into it."""
+        return None
+
+    def fold_in_place(self) -> None:
+        """Take the shortest form that gives the same answers in evaluation; called once, by `fold`."""
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         raise NotImplementedError
