@@ -1,0 +1,363 @@
+"""The speed goals of the project, measured: each row's bar, what came out, and whether it was met.
+
+    python benchmarks/goals.py                        # all rows; some minutes
+    python benchmarks/goals.py --only life dwnet      # some of them
+    python benchmarks/goals.py --list                 # their names
+
+Everything is a ratio within one run: two threads, float32, 224 pixels, medians of rounds that take turns, the same
+clock as `nearsight bench`. Each row goes into benchmarks/results/goals.json as soon as it is measured, with the
+machine it was measured on; rows that were not measured this time stay as they are.
+"""
+
+import argparse
+import gc
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nearsight.checkpoints.native import write_whole
+from nearsight.clock import Spread, make_task, ratio_interval, take_turns, with_threads
+from nearsight.deploy.bench import Bench, Setting, Subject, bench, open_subject
+from nearsight.deploy.bench.measure import SIDE, matrix_product
+from nearsight.deploy.bench.memory import peak_memory
+from nearsight.deploy.bench.record import plain
+from nearsight.deploy.bench.results import Key, warn_if_restless
+from nearsight.deploy.bench.scaling import growths
+from nearsight.deploy.bench.subjects import reason_of
+from nearsight.lattice import Grid
+from nearsight.ops.sliding import unfold_gather_taps
+from nearsight.parts.depthwise import InhomogeneousKernel
+from nearsight.train.run import environment
+
+CPU = torch.device("cpu")
+DEIT, SWIN = "deit_tiny_patch16_224", "swin_tiny_patch4_window7_224"  # timm's
+PEAK = {  # models of the rows about the matrix-multiply peak
+    "isotropic": ("deit_tiny", "deit_tiny_life", "localvit_tiny"),
+    "pyramids": ("lit_small", "dwnet_tiny", "swin_tiny"),
+    "mixed": ("lightvit_tiny", "pvt_tiny", "localvit_pvt", "t2t_vit_7", "localvit_t2t", "tnt_tiny", "localvit_tnt"),
+}
+# A family's model, and the plain model that it changes. LightViT and LIT change no model in particular: they are held
+# against the one that their papers compare them with at this size.
+HOSTS = {
+    "deit_tiny_life": DEIT,
+    "localvit_tiny": DEIT,
+    "localvit_t2t": "t2t_vit_7",
+    "localvit_tnt": "tnt_tiny",
+    "localvit_pvt": "pvt_tiny",
+    "lightvit_tiny": DEIT,
+    "lit_small": SWIN,
+    "dwnet_tiny": SWIN,
+    "ddwnet_tiny": SWIN,
+    "iddwnet_tiny": SWIN,
+}
+FAMILIES = ("deit_tiny_life", "localvit_tiny", "lightvit_tiny", "lit_small", "dwnet_tiny")  # one model of each
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One figure of a row.
+
+    Attributes:
+        what: In words.
+        bar: What it should be at most, or at least.
+        at_most: Which of the two.
+        stretch: A harder bar, if there is one.
+        measured: What came out, with its interval.
+        details: What else was measured.
+    """
+
+    what: str
+    bar: float
+    at_most: bool
+    stretch: float | None
+    measured: Spread
+    details: dict[str, Any]
+
+    @property
+    def met(self) -> bool:
+        value = self.measured.median
+        return value <= self.bar if self.at_most else value >= self.bar
+
+
+class Rig:
+    """Measures, with the settings that all rows share."""
+
+    def __init__(self, rounds: int, threads: int):
+        self.rounds, self.threads = rounds, threads
+        self.warnings: list[str] = []
+
+    def bench(self, models: Sequence[str], runtimes: Sequence[str], batches: Sequence[int] = (8,)) -> Bench:
+        """Models beside each other; one that can't be measured ends the row."""
+        opened = [open_subject(name, 224) for name in models]
+        setting = Setting(tuple(batches), tuple(runtimes), self.rounds, self.threads, CPU, memory=False)
+        found = bench(opened, setting)
+        self.note(found.restless)
+        if found.missing:
+            lost = found.missing[0]
+            raise ValueError(f"{lost.label} does not run {lost.runtime}: {lost.reason}")
+        return found
+
+    def turns(self, calls: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
+        """Seconds of anything, in rounds."""
+        with with_threads(self.threads):
+            tasks = {name: make_task(call, CPU, 0.1) for name, call in calls.items()}
+            tasks["peak"] = matrix_product(SIDE["cpu"], CPU)
+            seconds = take_turns(tasks, list(tasks) * self.rounds)
+        self.note(warn_if_restless(seconds["peak"], SIDE["cpu"]))
+        return seconds
+
+    def note(self, warning: str | None) -> None:
+        """Keep a warning for the record."""
+        if warning:
+            print(f"  {warning}")
+            self.warnings.append(warning)
+
+
+def key(name: str, runtime: str = "eager", batch: int = 8) -> Key:
+    return Key(name, (224, 224), runtime, batch)
+
+
+def inverse(value: Spread) -> Spread:
+    """Images in a second by images in a second, from times."""
+    return Spread(1 / value.median, 1 / value.high, 1 / value.low)
+
+
+def life(rig: Rig) -> list[Outcome]:
+    found = rig.bench(["deit_tiny_life", DEIT], ["eager", "folded"], [8, 1])
+    rows = []
+    for batch, bar, stretch in ((8, 1.08, 1.03), (1, 1.20, 1.10)):
+        host = key(DEIT, batch=batch)
+        ratios = {name: found.ratio(key("deit_tiny_life", name, batch), host) for name in ("eager", "folded")}
+        what = f"deit_tiny_life / timm's deit_tiny, latency, eager, batch {batch}"
+        rows.append(Outcome(what, bar, True, stretch, ratios["eager"], {"folded": plain(ratios["folded"])}))
+    return rows
+
+
+def localvit(rig: Rig) -> list[Outcome]:
+    found = rig.bench(["localvit_tiny", DEIT], ["eager", "folded"])
+    ratio = found.ratio(key("localvit_tiny", "folded"), key(DEIT))
+    eager = found.ratio(key("localvit_tiny"), key(DEIT))
+    what = "localvit_tiny folded / timm's deit_tiny, latency, batch 8"
+    return [Outcome(what, 1.05, True, 0.95, ratio, {"eager": plain(eager)})]
+
+
+def lightvit(rig: Rig) -> list[Outcome]:
+    runtimes = ("eager", "folded", "compiled", "onnx")
+    found = rig.bench(["lightvit_tiny", DEIT], runtimes)
+    speeds = {name: inverse(found.ratio(key("lightvit_tiny", name), key(DEIT))) for name in runtimes}
+    details = {name: plain(speed) for name, speed in speeds.items()}
+    best = max(speeds, key=lambda name: speeds[name].median)
+    title = "lightvit_tiny / timm's deit_tiny eager, images/s, batch 8"
+    return [
+        Outcome(f"{title}: folded", 1.0, False, 1.2, speeds["folded"], details),
+        Outcome(f"{title}: best runtime ({best})", 1.2, False, 1.5, speeds[best], details),
+    ]
+
+
+def dwnet(rig: Rig) -> list[Outcome]:
+    found = rig.bench(["dwnet_tiny", SWIN], ["eager", "folded"])
+    speed = inverse(found.ratio(key("dwnet_tiny", "folded"), key(SWIN)))
+    eager = inverse(found.ratio(key("dwnet_tiny"), key(SWIN)))
+    what = "dwnet_tiny folded / timm's swin_tiny, images/s, batch 8"
+    return [Outcome(what, 1.4, False, 1.6, speed, {"eager": plain(eager)})]
+
+
+def dynamic(rig: Rig) -> list[Outcome]:
+    found = rig.bench(["ddwnet_tiny", "dwnet_tiny"], ["eager", "folded"])
+    ratios = {name: found.ratio(key("ddwnet_tiny", name), key("dwnet_tiny", name)) for name in ("eager", "folded")}
+    what = "ddwnet_tiny / dwnet_tiny, latency, eager, batch 8"
+    return [Outcome(what, 1.10, True, 1.05, ratios["eager"], {"folded": plain(ratios["folded"])})]
+
+
+def inhomogeneous(rig: Rig) -> list[Outcome]:
+    runtimes = ("eager", "folded", "compiled")
+    found = rig.bench(["iddwnet_tiny", "dwnet_tiny"], runtimes)
+    ratios = {name: found.ratio(key("iddwnet_tiny", name), key("dwnet_tiny", name)) for name in runtimes}
+    details = {name: plain(ratio) for name, ratio in ratios.items()}
+    title = "iddwnet_tiny / dwnet_tiny, latency, batch 8"
+    return [
+        Outcome(f"{title}: eager", 1.6, True, 1.3, ratios["eager"], details),
+        Outcome(f"{title}: compiled", 1.3, True, 1.2, ratios["compiled"], details),
+    ]
+
+
+class Unfolded(InhomogeneousKernel):
+    """The same part with the input unfolded 49-fold, as it is usually written."""
+
+    def forward(self, tokens: torch.Tensor, grid: Grid) -> torch.Tensor:
+        weights = self.predict(self.norm(self.reduce(tokens)).relu())
+        weights = weights.view(-1, grid.height, grid.width, self.groups, self.kernel**2).transpose(3, 4)
+        field = tokens.view(-1, grid.height, grid.width, self.groups, tokens.shape[-1] // self.groups)
+        return unfold_gather_taps(field, weights, self.kernel).flatten(3).flatten(1, 2)
+
+
+def mixer_memory(rig: Rig) -> list[Outcome]:
+    grid, kinds = Grid(56, 56), {"ours": InhomogeneousKernel, "unfold": Unfolded}
+    held: dict[str, dict[str, int]] = {}
+    for name, kind in kinds.items():
+        torch.manual_seed(0)
+        part = kind(96, 7, 4, 3)
+        tokens = torch.randn(8, grid.tokens, 96, requires_grad=True)
+        step = partial(forward_backward, partial(part, tokens, grid), [tokens, *part.parameters()])
+        forward = torch.no_grad()(partial(part, tokens, grid))
+        held[name] = {"forward": measure_twice(forward), "forward and backward": measure_twice(step)}
+    rows = []
+    for what in ("forward", "forward and backward"):
+        ratio = held["ours"][what] / held["unfold"][what]
+        exact = Spread(ratio, ratio, ratio)
+        title = f"inhomogeneous mixer / unfold, peak memory at 56x56x96, batch 8, {what}"
+        rows.append(Outcome(title, 0.1, True, None, exact, {name: bytes_[what] for name, bytes_ in held.items()}))
+    return rows
+
+
+def measure_twice(call: Callable[[], object]) -> int:
+    """Bytes of the second call."""
+    call()
+    return peak_memory(call, CPU) or 0
+
+
+def forward_backward(forward: Callable[[], torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+    """A forward and a backward pass; gradients are not kept."""
+    torch.autograd.grad(forward().sum(), list(inputs))
+
+
+def peak(kind: str, bar: float, stretch: float, rig: Rig) -> list[Outcome]:
+    found = rig.bench(PEAK[kind], ["folded"])
+    return [
+        Outcome(
+            f"{name} folded, share of the peak, batch 8", bar, False, stretch, found.fraction(key(name, "folded")), {}
+        )
+        for name in PEAK[kind]
+    ]
+
+
+def training(rig: Rig, pairs: dict[str, str]) -> list[Outcome]:
+    names = list(dict.fromkeys([*pairs, *pairs.values()]))
+    steps = {name: training_step(open_subject(name, 224)) for name in names}
+    seconds = rig.turns(steps)
+    return [
+        Outcome(
+            f"{ours} / {host}, forward and backward, batch 8",
+            1.25,
+            True,
+            1.1,
+            ratio_interval(seconds[ours], seconds[host]),
+            {"seconds": {name: seconds[name] for name in (ours, host)}},
+        )
+        for ours, host in pairs.items()
+    ]
+
+
+def training_step(subject: Subject, batch: int = 8) -> Callable[[], object]:
+    """Forward and backward pass of the classification loss, in training mode."""
+    model: nn.Module = subject.model.train().requires_grad_(True)
+    images, labels = torch.randn(batch, 3, *subject.size), torch.randint(1000, (batch,))
+    trained = list(model.parameters())
+    return lambda: torch.autograd.grad(nn.functional.cross_entropy(model(images), labels), trained)
+
+
+def scaling(rig: Rig) -> list[Outcome]:
+    sides = (224, 320, 448, 640, 896)
+    rows = []
+    for name in ("lightvit_tiny", "dwnet_tiny"):
+        opened = [open_subject(name, side) for side in sides]
+        found = bench(opened, Setting((1,), ("folded",), rig.rounds, rig.threads, CPU))
+        rig.note(found.restless)
+        (growth,) = growths(found)
+        times = {key.size[0]: found.milliseconds(key).median for key in growth.keys}
+        details = {"milliseconds": times, "memory exponent": plain(growth.memory)}
+        rows.append(Outcome(f"{name} folded, exponent of latency in pixels", 1.1, True, None, growth.latency, details))
+    return rows
+
+
+def onnx(rig: Rig) -> list[Outcome]:
+    rows = []
+    for batch in (8, 1):
+        found = rig.bench(FAMILIES, ["folded", "onnx"], [batch])
+        ratios = {n: found.ratio(key(n, "onnx", batch), key(n, "folded", batch)) for n in FAMILIES}
+        mean = Spread(*(math.exp(sum(map(math.log, ends)) / len(ends)) for ends in zip(*ratios.values(), strict=True)))
+        details = {name: plain(ratio) for name, ratio in ratios.items()}
+        what = f"ONNX Runtime / folded eager, latency, batch {batch}, geometric mean over families"
+        rows.append(Outcome(what, 0.9, True, 0.75, mean, details))
+    return rows
+
+
+def of_host(*names: str) -> dict[str, str]:
+    return {name: HOSTS[name] for name in names}
+
+
+ROWS: dict[str, Callable[[Rig], list[Outcome]]] = {
+    "life": life,
+    "localvit": localvit,
+    "lightvit": lightvit,
+    "dwnet": dwnet,
+    "dynamic": dynamic,
+    "inhomogeneous": inhomogeneous,
+    "mixer-memory": mixer_memory,
+    "peak-isotropic": partial(peak, "isotropic", 0.70, 0.80),
+    "peak-pyramids": partial(peak, "pyramids", 0.60, 0.70),
+    "peak-mixed": partial(peak, "mixed", 0.45, 0.60),
+    "training-deit": partial(training, pairs=of_host("deit_tiny_life", "localvit_tiny", "lightvit_tiny")),
+    "training-hosts": partial(training, pairs=of_host("localvit_t2t", "localvit_tnt", "localvit_pvt")),
+    "training-swin": partial(training, pairs=of_host("lit_small", "dwnet_tiny", "ddwnet_tiny", "iddwnet_tiny")),
+    "scaling": scaling,
+    "onnx": onnx,
+}
+
+
+def record(outcome: Outcome, rounds: int) -> dict[str, Any]:
+    """A figure as plain values."""
+    return {**asdict(outcome), "measured": plain(outcome.measured), "met": outcome.met, "rounds": rounds}
+
+
+def show(outcome: Outcome) -> None:
+    value = outcome.measured
+    sign = "<=" if outcome.at_most else ">="
+    verdict = "met" if outcome.met else "NOT MET"
+    print(f"  {outcome.what}")
+    print(f"    {value.median:.3f} ({value.low:.3f} to {value.high:.3f}), bar {sign} {outcome.bar:g}: {verdict}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=ROWS, metavar="NAME", help="Rows to measure.")
+    parser.add_argument("--list", action="store_true", help="Print the names of the rows.")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "goals.json")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(ROWS))
+        return
+    results = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
+    failed = []
+    for name in arguments.only or ROWS:
+        print(name, flush=True)
+        rig = Rig(arguments.rounds, arguments.threads)
+        try:
+            outcomes = ROWS[name](rig)
+        except Exception as error:  # the other rows are measured all the same
+            print(f"  can't be measured: {reason_of(error)}")
+            failed.append(name)
+            continue
+        for outcome in outcomes:
+            show(outcome)
+        machine = {**environment(), "threads": arguments.threads}
+        rows = [record(outcome, rig.rounds) for outcome in outcomes]
+        results[name] = {"machine": machine, "warnings": rig.warnings, "rows": rows}
+        ordered = {row: results[row] for row in ROWS if row in results}
+        write_whole(arguments.out, (json.dumps(ordered, indent=1) + "\n").encode())
+        gc.collect()
+    if failed:
+        raise SystemExit(f"Not measured: {', '.join(failed)}.")
+
+
+if __name__ == "__main__":
+    main()

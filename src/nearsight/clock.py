@@ -1,0 +1,115 @@
+"""How long something takes: measured in turns, so that a slow minute of the machine hits all alike."""
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from scipy.stats import binom
+
+Key = TypeVar("Key", bound=Hashable)
+LEAST = 0.02  # seconds that one measurement lasts, so that the clock's grain does not count
+SETTLE = 0.005  # seconds in which the threads of whatever ran before stop looking for work
+
+
+class Spread(NamedTuple):
+    """A median with its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to measure.
+
+    Attributes:
+        call: What is done.
+        calls: How many in a row make one measurement.
+        device: Where it happens.
+    """
+
+    call: Callable[[], object]
+    calls: int
+    device: torch.device
+
+    def seconds(self) -> float:
+        """Seconds of one call, from some in a row."""
+        time.sleep(SETTLE)
+        wait(self.device)
+        began = time.perf_counter()
+        for _ in range(self.calls):
+            self.call()
+        wait(self.device)
+        return (time.perf_counter() - began) / self.calls
+
+
+def make_task(call: Callable[[], object], device: torch.device, least: float = LEAST) -> Task:
+    """A task that was warmed up; it makes as many calls in a row as last `least` seconds.
+
+    Example:
+        >>> task = make_task(lambda: time.sleep(0.01), torch.device("cpu"), least=0.03)
+        >>> 1 <= task.calls <= 3 and 0.01 < task.seconds() < 1
+        True
+    """
+    once = Task(call, 1, device)
+    fastest = min(once.seconds() for _ in range(2))  # the first call is slow
+    return Task(call, max(1, round(least / fastest)), device)
+
+
+def take_turns(tasks: Mapping[Key, Task], order: Iterable[Key]) -> dict[Key, list[float]]:
+    """Seconds of the tasks, measured in this order.
+
+    Args:
+        tasks: What to measure.
+        order: Whose turn it is; each task comes once in each round.
+    """
+    seconds: dict[Key, list[float]] = {key: [] for key in tasks}
+    for key in order:
+        seconds[key].append(tasks[key].seconds())
+    return seconds
+
+
+def wait(device: torch.device) -> None:
+    """Wait until a GPU has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+@contextmanager
+def with_threads(threads: int) -> Iterator[None]:
+    """Let PyTorch use so many threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def median_interval(values: Sequence[float]) -> Spread:
+    """The median with its 95 % interval from the order of the values, whatever their distribution.
+
+    Example:
+        >>> median_interval([1, 2, 3, 4, 5, 6, 7, 8, 9])
+        Spread(median=5.0, low=2.0, high=8.0)
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    below = max(0, int(binom.ppf(0.025, len(ordered), 0.5)) - 1)
+    return Spread(float(np.median(ordered)), float(ordered[below]), float(ordered[-1 - below]))
+
+
+def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> Spread:
+    """The median of the ratios within rounds, with its interval: what slowed a whole round down cancels.
+
+    Example:
+        >>> ratio_interval([2.0, 4.0, 60.0], [1.0, 2.0, 30.0])
+        Spread(median=2.0, low=2.0, high=2.0)
+    """
+    return median_interval([one / other for one, other in zip(top, bottom, strict=True)])

@@ -1,0 +1,1 @@
+"""From a model to what runs in production: measured, exported, quantised."""
