@@ -10,9 +10,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from . import __version__
+from .commands.bench import bench
 from .commands.compare import compare
 from .commands.data import data_app
 from .commands.evaluate import evaluate, predict
+from .commands.export import export
 from .commands.train import train
 
 app = typer.Typer(
@@ -29,7 +31,9 @@ app.add_typer(data_app, name="data")
 app.command()(train)
 app.command("eval")(evaluate)
 app.command()(predict)
+app.command()(export)
 app.command()(compare)
+app.command()(bench)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

@@ -10,7 +10,10 @@ import typer
 if TYPE_CHECKING:
     from ..data.loader import Batch
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run, or its model.safetensors.")]
+Run = Annotated[
+    Path,
+    typer.Argument(metavar="RUN|BUNDLE", help="Folder of a finished run, its model.safetensors, or a bundle."),
+]
 Size = Annotated[int, typer.Option(min=1, help="Images at a time.")]
 Workers = Annotated[
     int | None, typer.Option(min=0, help="Processes that read images; 0: none besides this one. Default: by machine.")
@@ -69,7 +72,10 @@ def predict(
     workers: Workers = None,
     device: Device = None,
 ) -> None:
-    """Say what is in images. Folders are searched through; unreadable images are named and left out."""
+    """Say what is in images. Folders are searched through; unreadable images are named and left out.
+
+    A bundle that `nearsight export` wrote runs without torch.
+    """
     from ..predict import predict as predict_images
     from ..predict.output import open_output
 

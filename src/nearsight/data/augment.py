@@ -14,6 +14,8 @@ from timm.data.auto_augment import rand_augment_transform
 from torch import Tensor
 from torchvision.transforms import ColorJitter, RandomResizedCrop
 
+from .image import enough_for, show_middle
+
 if TYPE_CHECKING:
     from ..train.recipe import Augment
 
@@ -45,15 +47,11 @@ class Input:
 
     def prepare(self, image: Image.Image) -> Tensor:
         """The middle of an image in mode RGB, as bytes `[3, H, W]`."""
-        height, width = self.size
-        scale = self.crop * min(image.width / width, image.height / height)  # pixels of the image per pixel shown
-        left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
-        box = (left, top, left + scale * width, top + scale * height)
-        return to_tensor(image.resize((width, height), RESAMPLE, box=box))
+        return torch.from_numpy(show_middle(image, self.size, self.crop))
 
     def enough(self) -> int:
         """Shorter side below which an image would lose detail."""
-        return math.ceil(max(self.size) / self.crop)
+        return enough_for(self.size, self.crop)
 
     def normalise(self, images: Tensor) -> Tensor:
         """Images `[B, 3, H, W]` on the scale 0 to 1, as the model wants them."""

@@ -1,12 +1,14 @@
 """From the bytes of any image file to upright pixels in red, green and blue."""
 
 import io
+import math
 import os
 import warnings
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from .samples import BadImage
@@ -119,6 +121,34 @@ def turn_upright(image: Image.Image) -> Image.Image:
         turn = None
     plain = to_rgb(image)
     return plain if turn is None else plain.transpose(turn)
+
+
+def show_middle(image: Image.Image, size: tuple[int, int], crop: float) -> NDArray[np.uint8]:
+    """The middle of an image in mode RGB, as a model is shown it.
+
+    Args:
+        image: Of any size.
+        size: Height and width of what is shown.
+        crop: Share of the image's shorter side that is shown; the rest is cut off all around.
+
+    Returns:
+        Bytes `[3, H, W]`.
+
+    Example:
+        >>> show_middle(Image.new("RGB", (100, 60)), (16, 24), crop=0.875).shape
+        (3, 16, 24)
+    """
+    height, width = size
+    scale = crop * min(image.width / width, image.height / height)  # pixels of the image per pixel shown
+    left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
+    box = (left, top, left + scale * width, top + scale * height)
+    resized = image.resize((width, height), Image.Resampling.BICUBIC, box=box)
+    return np.ascontiguousarray(np.asarray(resized).transpose(2, 0, 1))
+
+
+def enough_for(size: tuple[int, int], crop: float) -> int:
+    """Shorter side below which an image would lose detail when its middle is shown."""
+    return math.ceil(max(size) / crop)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

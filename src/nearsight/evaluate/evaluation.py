@@ -13,6 +13,8 @@ from ..data.labels import shorten
 from ..data.loader import default_workers
 from ..data.open import open_again, open_any
 from ..data.samples import Data, Split, Subset
+from ..deploy.bundle import is_bundle
+from ..deploy.module import open_bundle
 from ..trained import Trained, open_trained
 from .metrics import Metrics, measure
 from .predictions import Predictions, Progress, pick_device, predict_split
@@ -74,7 +76,7 @@ def evaluate(
     """Show images that a model was not trained with to it, and count how often it is right.
 
     Args:
-        run: Folder of a finished run, or its weight file.
+        run: Folder of a finished run, or its weight file, or a bundle.
         data: Other data, with class names of the model; None takes the run's own, split as in the training.
         split: `test`, `val` or `train`; None takes the first of these that there is.
         batch: Images at a time.
@@ -97,7 +99,7 @@ def evaluate(
         >>> found.split, found.metrics.images, found.metrics.top1.high < 0.5
         ('test', 359, True)
     """
-    trained = open_trained(run)
+    trained = open_bundle(run) if is_bundle(run) else open_trained(run)
     place = pick_device(device)
     opened, own = open_own(trained, data)
     name, images = choose_split(opened, split)

@@ -1,5 +1,6 @@
-"""What a trained model sees in images."""
+"""What a trained model, or a bundle, sees in images. It starts without torch, and a bundle needs none."""
 
-from .images import Answer, Prediction, predict
+from .answers import Answer, Prediction
+from .images import predict
 
 __all__ = ["Answer", "Prediction", "predict"]

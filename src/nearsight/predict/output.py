@@ -11,7 +11,7 @@ from typing import Any, Protocol, TextIO
 
 from ..figures import abbreviate
 from ..tables import percent
-from .images import Prediction
+from .answers import Prediction
 
 BAR = 20  # characters for a probability of 1
 NAME = 36  # characters of a class name on the screen

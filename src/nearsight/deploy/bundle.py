@@ -1,0 +1,228 @@
+"""A bundle: the folder of a model that runs without the code that trained it. Nothing here needs torch."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+
+FORMAT, VERSION = "nearsight-bundle", 1
+ABOUT, VERIFIED = "preprocess.json", "verify.json"
+# The files of each kind of model; the first is what its runtime opens.
+FILES = {"onnx": ("model.onnx",), "pt2": ("model.pt2",), "openvino": ("model.xml", "model.bin")}
+RESIZE = "the middle, as large as it fits the size's proportions; crop is the share of it that is shown; bicubic"
+
+
+class BundleError(ValueError):
+    """A bundle that can't be used, and why."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What a bundle's `preprocess.json` says.
+
+    Attributes:
+        kind: `onnx`, `pt2` or `openvino`.
+        model: Name of the model.
+        weights: Where its weights come from: `trained`, `converted` or `random`.
+        labels: Names of the classes, by number.
+        size: Height and width in pixels that images are shown in.
+        crop: Share of the image's shorter side that is shown.
+        mean: Of each channel (red, green, blue), on the scale 0 to 1.
+        std: Of each channel, on the scale 0 to 1.
+        any_batch: Whether the model takes any number of images at once; else one.
+        any_size: Whether it takes images of other heights and widths.
+        int8: Whether its weights and activations are whole numbers of 8 bits.
+    """
+
+    kind: str
+    model: str
+    weights: str
+    labels: tuple[str, ...]
+    size: tuple[int, int]
+    crop: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    any_batch: bool
+    any_size: bool
+    int8: bool = False
+
+
+def is_bundle(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is the folder of a bundle, whole or damaged.
+
+    Example:
+        >>> is_bundle("/")
+        False
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return False
+    # The folder of a run has its weights; a bundle that lost its description still has its model.
+    return (folder / ABOUT).exists() or any((folder / names[0]).is_file() for names in FILES.values())
+
+
+def describe(bundle: Bundle, folder: Path) -> dict[str, Any]:
+    """What is written to `preprocess.json`, with the checksums of the model's files in a folder."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "nearsight": __version__,
+        "model": bundle.model,
+        "weights": bundle.weights,
+        "kind": bundle.kind,
+        "int8": bundle.int8,
+        "files": {name: checksum(folder / name) for name in FILES[bundle.kind]},
+        "input": {"layout": "NCHW", "type": "float32", "colour": "RGB", "size": list(bundle.size)},
+        "resize": {"rule": RESIZE, "crop": bundle.crop, "filter": "bicubic"},
+        "scale": 255,
+        "mean": list(bundle.mean),
+        "std": list(bundle.std),
+        "dynamic": {"batch": bundle.any_batch, "height": bundle.any_size, "width": bundle.any_size},
+        "labels": list(bundle.labels),
+    }
+
+
+def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
+    """The description of a bundle, once its model's files are found to be whole.
+
+    Raises:
+        BundleError: A file is missing or damaged, or was written by a later version.
+    """
+    folder = Path(folder)
+    about = read_json(folder / ABOUT)
+    if about.get("format") != FORMAT:
+        raise BundleError(f"{folder / ABOUT} does not describe a bundle of Nearsight; export the model again.")
+    if about.get("version") != VERSION:
+        raise BundleError(
+            f"{folder} is a bundle of format {about.get('version')}, this is Nearsight {__version__}, which reads "
+            f"format {VERSION}; use the Nearsight that wrote it ({about.get('nearsight')})."
+        )
+    try:
+        bundle, sums = parse(about), dict(about["files"])
+        if set(sums) != set(FILES[bundle.kind]):
+            raise ValueError(f"files are {', '.join(sums)}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"{folder / ABOUT} is damaged ({error!r}); export the model again.") from None
+    for name, expected in sums.items():
+        file = folder / name
+        if not file.is_file():
+            raise BundleError(f"{folder} lacks {name}; copy the whole folder, or export the model again.")
+        if checksum(file) != expected:
+            raise BundleError(f"{file} is damaged: it is not the file that was verified; export the model again.")
+    return bundle
+
+
+def parse(about: Mapping[str, Any]) -> Bundle:
+    """The description as a value; `KeyError`, `TypeError` or `ValueError` where something is not in order."""
+    height, width = (int(side) for side in about["input"]["size"])
+    dynamic = about["dynamic"]
+    bundle = Bundle(
+        kind=str(about["kind"]),
+        model=str(about["model"]),
+        weights=str(about["weights"]),
+        labels=tuple(map(str, about["labels"])),
+        size=(height, width),
+        crop=float(about["resize"]["crop"]),
+        mean=triple(about["mean"]),
+        std=triple(about["std"]),
+        any_batch=bool(dynamic["batch"]),
+        any_size=bool(dynamic["height"] and dynamic["width"]),
+        int8=bool(about["int8"]),
+    )
+    if bundle.kind not in FILES:
+        raise ValueError(f"kind is {bundle.kind}")
+    if not (min(bundle.size) > 0 and 0 < bundle.crop <= 1 and min(bundle.std) > 0 and bundle.labels):
+        raise ValueError("size, crop, std or labels make no sense")
+    return bundle
+
+
+def triple(values: Sequence[Any]) -> tuple[float, float, float]:
+    """A number for each of red, green and blue."""
+    red, green, blue = (float(value) for value in values)
+    return red, green, blue
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object of a bundle."""
+    if not file.is_file():
+        raise BundleError(f"{file.parent} lacks {file.name}; copy the whole folder, or export the model again.")
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BundleError(f"{file} is not whole JSON ({error}); export the model again.") from None
+    return value if isinstance(value, dict) else {}
+
+
+def checksum(file: Path) -> str:
+    """SHA-256 of a file, as text."""
+    with file.open("rb") as stream:
+        digest = hashlib.sha256()
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def refuse_target(folder: Path, force: bool) -> None:
+    """Say before any work that a bundle can't be written to a folder.
+
+    Raises:
+        ValueError: Something is there that must not be lost.
+        OSError: The folder around it can't be written to.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise ValueError(f"{folder} is a file; give the name of a folder with --out.")
+    if folder.is_dir() and any(folder.iterdir()):
+        if not is_bundle(folder):
+            raise ValueError(f"{folder} holds other files; give another folder with --out.")
+        if not force:
+            raise ValueError(f"{folder} holds a bundle; give another folder with --out, or replace it with --force.")
+    around = nearest_folder(folder)
+    if not os.access(around, os.W_OK):
+        raise PermissionError(13, "nothing can be written to this folder; give another with --out", str(around))
+
+
+def nearest_folder(path: Path) -> Path:
+    """The innermost folder around a path that is there."""
+    around = path.absolute().parent
+    while not around.exists():
+        around = around.parent
+    return around
+
+
+@contextmanager
+def writing_bundle(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which takes its name when all is written; what was there before is replaced then."""
+    folder = folder.absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        yield part
+        for file in part.iterdir():
+            sync(file)
+        if folder.exists():
+            folder.rename(old)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def sync(file: Path) -> None:
+    """See to it that a file has reached the disk."""
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def write_json(file: Path, value: Mapping[str, Any]) -> None:
+    """Write a value as JSON for people and programs."""
+    file.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

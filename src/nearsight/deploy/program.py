@@ -1,0 +1,163 @@
+"""A model as a graph: one recording that serves any number of images, of any size where the model takes any.
+
+The graph is that of `torch.export`. It is a format of its own (`.pt2`), and what `onnx.py` translates.
+"""
+
+import os
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
+from torch.utils._sympy.value_ranges import ValueRanges
+
+INPUT, OUTPUT = "images", "logits"
+EXAMPLE_BATCH = 2  # one image would be taken for "always one"
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Which sides of the input `[B, C, H, W]` a graph leaves open.
+
+    Attributes:
+        batch: Any number of images.
+        size: Any height and width.
+
+    Example:
+        >>> Axes(batch=True, size=False).names()
+        {0: 'batch'}
+    """
+
+    batch: bool
+    size: bool
+
+    def names(self) -> dict[int, str]:
+        """The open axes by number."""
+        return ({0: "batch"} if self.batch else {}) | ({2: "height", 3: "width"} if self.size else {})
+
+
+def write_program(model: nn.Module, path: Path, size: tuple[int, int]) -> Axes:
+    """Write a model as a program of `torch.export` (`.pt2`).
+
+    Args:
+        model: Takes images `[B, C, H, W]`, returns `[B, classes]`; in evaluation mode.
+        path: File to write.
+        size: Height and width of the images that it is recorded with, and the only ones where other sizes can't be.
+
+    Returns:
+        Which sides of the input the program leaves open.
+
+    Example:
+        >>> import tempfile, nearsight
+        >>> model = nearsight.create_model("dwnet_nano", num_classes=10).eval()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_program(model, Path(folder) / "model.pt2", (32, 32))
+        Axes(batch=True, size=True)
+    """
+    with written_whole(path) as part:
+        program, axes = record(model, size)
+        torch.export.save(program, part)
+    return axes
+
+
+def record(model: nn.Module, size: tuple[int, int]) -> tuple[ExportedProgram, Axes]:
+    """The graph of a model, with as many sides of the input open as the model allows.
+
+    Raises:
+        ValueError: The model is in training mode, or can't be recorded even for one size.
+    """
+    if model.training:
+        raise ValueError("The model is in training mode; call model.eval() before it is exported.")
+    reasons = []
+    for axes in (Axes(batch=True, size=True), Axes(batch=True, size=False), Axes(batch=False, size=False)):
+        try:
+            return capture(model, size, axes), axes
+        except Exception as error:  # torch.export fails with many classes on a model that asks for its sizes
+            reasons.append(error)
+    raise ValueError(
+        f"{type(model).__name__} can't be exported: torch.export says {first_line(reasons[-1])}."
+    ) from reasons[-1]
+
+
+def capture(model: nn.Module, size: tuple[int, int], axes: Axes) -> ExportedProgram:
+    """The graph of a model with these sides open; raises where the graph would hold for some of these sizes only."""
+    # Large and odd, so that no map and no number of windows happens to be 1, or equal to another: such things are taken
+    # for laws. Nothing is computed, so it costs nothing.
+    height, width = (5 * size[0] + 3, 7 * size[1] + 2) if axes.size else size
+    device = next(model.parameters()).device
+    images = torch.empty(EXAMPLE_BATCH if axes.batch else 1, channels(model), height, width, device=device)
+    open_sides = {axis: Dim.DYNAMIC for axis in axes.names()}
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(model, (images,), dynamic_shapes=(open_sides,), strict=False)
+    loosen(program)
+    return program
+
+
+def loosen(program: ExportedProgram) -> None:
+    """Take out the conditions on sizes that stem from the layout in memory that the example happened to have.
+
+    PyTorch notes for each recorded view, and for the result of each convolution, how its strides compare; the program
+    would then refuse images for which it is otherwise, down to one image, or a map of one cell. A reshape looks at the
+    strides when it runs. An equation of sizes, though, was used to simplify the graph; it may stand for a law that
+    PyTorch can't prove, such as `4 * n % 4 == 0`.
+
+    Raises:
+        ValueError: There is an equation that does not hold for all sizes.
+    """
+    for fact in program._guards_code:
+        if "==" in fact and not is_law(fact):
+            raise ValueError(f"the graph would hold only where {fact}")
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+    program.graph_module.recompile()
+    program._guards_code = []
+    program._example_inputs = None  # megabytes that nobody needs in a file
+    for symbol, values in program.range_constraints.items():
+        program.range_constraints[symbol] = ValueRanges(1, values.upper)
+
+
+def is_law(fact: str) -> bool:
+    """Whether a condition on the size of the images, as PyTorch writes it, holds for all that are tried."""
+    code = compile(fact, "guard", "eval")
+    shapes = [(batch, 3, height, width) for batch in (1, 5) for height in range(32, 160, 3) for width in (47, 64, 150)]
+    for shape in shapes:
+        images = torch.empty(shape, device="meta")
+        if not eval(code, {"L": defaultdict(lambda: images), "torch": torch}):  # noqa: B023 (used at once)
+            return False
+    return True
+
+
+def channels(model: nn.Module) -> int:
+    """Channels of the images that a model takes."""
+    described = getattr(model, "pretrained_cfg", None) or {}
+    size = described.get("input_size", (3,))
+    return int(getattr(model, "in_chans", size[0]))
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's text, or its kind."""
+    text = str(error).strip()
+    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A name to write to, which becomes `path` when all is written.
+
+    Raises:
+        OSError: The folder is not there or can't be written to; said before any work.
+    """
+    part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    part.touch()
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
