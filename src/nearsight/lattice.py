@@ -112,17 +112,23 @@ def crop(field: Tensor, grid: Grid) -> Tensor:
     """The tokens `[B, H*W, C]` in the upper left corner of `[B, H', W', C]`, without what was padded."""
     if holds(field.shape[1] == grid.height) and holds(field.shape[2] == grid.width):
         return field.flatten(1, 2)
-    corner = field[:, : grid.height, : grid.width]
-    if torch.compiler.is_compiling():  # else a graph would hold either for sizes that need no copy, or for the others
-        corner = corner.clone(memory_format=torch.contiguous_format)
-    return corner.flatten(1, 2)
+    return copied(field[:, : grid.height, : grid.width]).flatten(1, 2)
+
+
+def copied(field: Tensor) -> Tensor:
+    """The same numbers, in row-major order once a graph is recorded.
+
+    What is flattened next needs a copy at some sizes and none at others. A graph would hold for one kind of them; with a
+    copy at all sizes it holds for all.
+    """
+    return field.clone(memory_format=torch.contiguous_format) if torch.compiler.is_compiling() else field
 
 
 def windows(field: Tensor, size: int) -> Tensor:
     """Cut `[B, H, W, C]` into windows `[B * windows, size*size, C]`; both sides must divide by `size`."""
     batch, height, width, channels = field.shape
     field = field.view(batch, height // size, size, width // size, size, channels)
-    return field.transpose(2, 3).reshape(-1, size * size, channels)
+    return copied(field.transpose(2, 3)).reshape(-1, size * size, channels)
 
 
 def window_shift(length: int, size: int) -> int:
@@ -157,4 +163,4 @@ def places_from(start: int, length: int, device: torch.device) -> Tensor:
 def unwindow(pieces: Tensor, size: int, height: int, width: int) -> Tensor:
     """Undo `windows`: `[B * windows, size*size, C]` back to `[B, H, W, C]`."""
     pieces = pieces.view(-1, height // size, width // size, size, size, pieces.shape[-1])
-    return pieces.transpose(2, 3).reshape(-1, height, width, pieces.shape[-1])
+    return copied(pieces.transpose(2, 3)).reshape(-1, height, width, pieces.shape[-1])

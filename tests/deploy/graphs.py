@@ -30,14 +30,15 @@ OF_EVERY_FAMILY = [
 
 
 def shorten(spec: BackboneSpec) -> BackboneSpec:
-    """The same parts in two blocks a stage at most: one with shifted windows among them."""
+    """The same parts in two stages at most, of one block each, or of two where they take turns."""
 
     def cut(stage: Stage) -> Stage:
         slots = {slot: getattr(stage, slot) for slot in ("mixer", "ffn", "qkv")}
-        first = {slot: parts[:2] for slot, parts in slots.items() if isinstance(parts, tuple)}
-        return replace(stage, depth=min(stage.depth, 2), **first)
+        turns = {slot: parts[:2] for slot, parts in slots.items() if isinstance(parts, tuple)}
+        return replace(stage, depth=2 if turns else 1, **turns)
 
-    return replace(spec, stages=tuple(cut(stage) for stage in spec.stages))
+    first, *rest = map(cut, spec.stages[:2] if spec.stages[0].aux else spec.stages[-2:])  # with auxiliary tokens
+    return replace(spec, stages=(replace(first, merge=None), *rest))
 
 
 @torch.no_grad()

@@ -221,7 +221,7 @@ def test_memory_in_proportion_to_pixels_has_exponent_one() -> None:
 # Models
 
 
-@pytest.mark.parametrize("runtime", ["eager", "folded", "onnx"])
+@pytest.mark.parametrize("runtime", ["eager", "folded", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_a_runtime_gives_the_models_answers(runtime: str) -> None:
     given = open_subject("localvit_nano")
     assert isinstance(given, Subject)

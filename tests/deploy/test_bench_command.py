@@ -29,6 +29,7 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.slow
 def test_a_benchmark_from_names_to_files(tmp_path: Path) -> None:
     outcome = run(
         "deit_nano", "lit_nano", "--against", "resnet18", "--size", "32", *SMALL, "--json", tmp_path / "b.json"
@@ -44,6 +45,7 @@ def test_a_benchmark_from_names_to_files(tmp_path: Path) -> None:
     assert record["missing"] == []
 
 
+@pytest.mark.slow
 def test_growth_over_sizes_and_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "growth.png"
     outcome = run("lit_nano", "--scaling", "32,48,64", "--rounds", "2", "--plot", picture, COLUMNS="80")
@@ -54,6 +56,7 @@ def test_growth_over_sizes_and_a_picture(tmp_path: Path) -> None:
         assert opened.width > 600
 
 
+@pytest.mark.slow
 def test_models_without_a_printed_accuracy_are_left_out_of_the_picture_with_a_sentence(tmp_path: Path) -> None:
     picture = tmp_path / "accuracy.png"
     few = ["--runtimes", "eager", "--batch", "1", "--rounds", "1", "--size", "64", "--no-memory"]
@@ -104,6 +107,7 @@ def test_a_refusal_is_one_sentence() -> None:
     assert outcome.stderr.splitlines()[-1].startswith(sentence)
 
 
+@pytest.mark.slow
 def test_an_interrupted_benchmark_shows_what_it_measured(tmp_path: Path) -> None:
     few = ["--runtimes", "eager", "--batch", "1", "--rounds", "100000", "--no-memory", "--json", tmp_path / "b.json"]
     process = subprocess.Popen(

@@ -5,13 +5,14 @@ one model for each kind of part, at sizes that can be computed in a test.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import timm
 import torch
 from torch import Tensor, nn
 
-from nearsight.models import MODELS, Backbone
+from nearsight.models import MODELS, Backbone, Stage
 
 NANO = sorted(name for name in MODELS if "nano" in name)
 ONE_OF_A_KIND = [
@@ -38,6 +39,23 @@ def make() -> Callable[..., Backbone]:
     def make_model(name: str, num_classes: int = 7, **settings: object) -> Backbone:
         torch.manual_seed(0)
         return timm.create_model(name, num_classes=num_classes, **settings)
+
+    return make_model
+
+
+@pytest.fixture
+def make_short() -> Callable[[str], Backbone]:
+    """A model by its name with the same parts in two blocks a stage at most, and seven classes."""
+
+    def cut(stage: Stage) -> Stage:
+        slots = {slot: getattr(stage, slot) for slot in ("mixer", "ffn", "qkv")}
+        first = {slot: parts[:2] for slot, parts in slots.items() if isinstance(parts, tuple)}
+        return replace(stage, depth=min(stage.depth, 2), **first)
+
+    def make_model(name: str) -> Backbone:
+        torch.manual_seed(0)
+        spec = MODELS[name]
+        return Backbone(replace(spec, stages=tuple(cut(stage) for stage in spec.stages)), num_classes=7)
 
     return make_model
 

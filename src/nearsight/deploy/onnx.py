@@ -102,9 +102,12 @@ def plainly(program: ExportedProgram) -> None:
 
 
 def is_fresh(node: Any) -> bool:
-    """Whether a node of a graph makes new numbers that one other reads, so that nobody sees if they are overwritten."""
+    """Whether nobody else reads the numbers of a node, or those that it is a view of, and sees them overwritten."""
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and len(node.users) == 1 and all(made.alias_info is None for made in schema.returns)
+    if schema is None or len(node.users) > 1:
+        return False
+    is_view = any(made.alias_info is not None for made in schema.returns)
+    return is_fresh(node.args[0]) if is_view else True
 
 
 def tidy(translated: Any) -> None:

@@ -18,6 +18,10 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 INPUT, OUTPUT = "images", "logits"
 EXAMPLE_BATCH = 2  # one image would be taken for "always one"
+# What happens to hold for the example is taken for a law: that a map has one cell, that windows fit, that two sides are
+# equal. Here nothing fits: up to stride 32, each map is one cell more than a multiple of 2, 4, 7 and 8. Nothing is
+# computed on it, so it may be large.
+EXAMPLE_SIZE = (32 * 56 + 1, 32 * 112 + 1)
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,7 @@ def record(model: nn.Module, size: tuple[int, int]) -> tuple[ExportedProgram, Ax
 
 def capture(model: nn.Module, size: tuple[int, int], axes: Axes) -> ExportedProgram:
     """The graph of a model with these sides open; raises where the graph would hold for some of these sizes only."""
-    # Large and odd, so that no map and no number of windows happens to be 1, or equal to another: such things are taken
-    # for laws. Nothing is computed, so it costs nothing.
-    height, width = (5 * size[0] + 3, 7 * size[1] + 2) if axes.size else size
+    height, width = EXAMPLE_SIZE if axes.size else size
     device = next(model.parameters()).device
     images = torch.empty(EXAMPLE_BATCH if axes.batch else 1, channels(model), height, width, device=device)
     open_sides = {axis: Dim.DYNAMIC for axis in axes.names()}

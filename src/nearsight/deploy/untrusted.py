@@ -64,8 +64,10 @@ def look_through(file: Path) -> None:
             refuse(file, "the pickled value", [name for name, entry in entries.items() if entry["use_pickle"]])
             odd = [entry["path_name"] for entry in entries.values() if not is_plain(entry["path_name"])]
             refuse(file, "the value", odd)
+        examples = archive.read_bytes(EXAMPLES)
         try:
-            torch.load(io.BytesIO(archive.read_bytes(EXAMPLES)), weights_only=True)
+            if examples:  # as PyTorch does: nothing is no pickle
+                torch.load(io.BytesIO(examples), weights_only=True)
         except Exception:  # only then PyTorch would load it without care
             refuse(file, "the pickle", [EXAMPLES])
         inspect_graph(file, json.loads(archive.read_string("models/model.json")))

@@ -35,7 +35,7 @@ def in_chunks(function: Callable[[Tensor], Tensor], tokens: Tensor, width: int) 
     return out.view_as(tokens)
 
 
-def by_images(function: Callable[[Tensor], Tensor], tokens: Tensor, numbers: int) -> Tensor:
+def by_images(function: Callable[[Tensor], Tensor], tokens: Tensor, numbers: int, least: int = 0) -> Tensor:
     """Apply a function of single images to a batch, as many images at once as stay in the cache.
 
     A GPU and a graph that is being recorded get the whole batch at once.
@@ -44,6 +44,7 @@ def by_images(function: Callable[[Tensor], Tensor], tokens: Tensor, numbers: int
         function: From `[b, ...]` to `[b, ...]`, each image by itself.
         tokens: `[B, ...]`.
         numbers: How many the widest intermediate holds for an image.
+        least: Images of fewer numbers stay together.
 
     Returns:
         `[B, ...]`, as the function returns it for the whole.
@@ -56,7 +57,7 @@ def by_images(function: Callable[[Tensor], Tensor], tokens: Tensor, numbers: int
     if torch.compiler.is_compiling() or tokens.device.type != "cpu":
         return function(tokens)
     images = max(1, PIECE // numbers)
-    if images >= len(tokens):
+    if numbers < least or images >= len(tokens):
         return function(tokens)
     first = function(tokens[:images])
     out = first.new_empty(len(tokens), *first.shape[1:])

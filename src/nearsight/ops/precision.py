@@ -15,6 +15,6 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """A block in which operators take the types they are given; devices without autocast have nothing to switch off."""
-    if device.type not in WITH_AUTOCAST:
+    if device.type not in WITH_AUTOCAST or torch.compiler.is_exporting():  # an exported program has its types
         return nullcontext()
     return torch.autocast(device.type, enabled=False)

@@ -44,7 +44,8 @@ def log_spaced_offsets(size: int, device: torch.device | None = None, trained: i
     """
     span = torch.arange(1 - size, size, device=device, dtype=torch.float32) * 8 / max((trained or size) - 1, 1)
     span = span.sign() * torch.log2(span.abs() + 1) / 3  # log2(8) = 3
-    return torch.stack(torch.meshgrid(span, span, indexing="ij"), dim=-1).flatten(0, 1)
+    pairs = span[:, None].expand(-1, len(span)), span[None, :].expand(len(span), -1)
+    return torch.stack(pairs, dim=-1).flatten(0, 1)
 
 
 def shift_mask(height: int, width: int, size: int, shift: tuple[int, int], device: torch.device | None) -> Tensor:

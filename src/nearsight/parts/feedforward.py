@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from ..lattice import Grid, image, sequence, zeros_for_aux
-from ..ops.chunks import in_chunks
+from ..ops.chunks import PIECE, by_images, in_chunks
 from ..ops.inplace import gelu_over
 from .depthwise import same_conv
 from .gates import BiDimensionalGate, EfficientChannelAttention, SqueezeExcite
@@ -118,13 +118,22 @@ class LocalityFfnModule(TokenModule):
         bare = Grid(grid.height, grid.width)
         # One copy of the narrow tokens, where a linear layer and a convolution would each copy wider ones.
         patches = tokens[:, grid.aux :].contiguous()
-        if self.depthwise_first:
-            patches = self._expand(self._local(patches, bare))
+        if self.folded:
+            numbers = grid.patches * self.expand.out_features
+            patches = by_images(lambda part: self.mix(part, bare), patches, numbers, least=PIECE // 2)
         else:
-            patches = self._local(self._expand(patches), bare)
+            patches = self.mix(patches, bare)
+        return zeros_for_aux(patches, grid)
+
+    def mix(self, patches: Tensor, grid: Grid) -> Tensor:
+        """`[B, H*W, C]` to the same."""
+        if self.depthwise_first:
+            patches = self._expand(self._local(patches, grid))
+        else:
+            patches = self._local(self._expand(patches), grid)
         if self.gate is not None:
             patches = self.gate(patches)
-        return zeros_for_aux(self.norm_project(self.project(patches)), grid)
+        return self.norm_project(self.project(patches))
 
     def fold_in_place(self) -> None:
         self.norm_expand = fold_norm(self.norm_expand, behind=self.expand)
