@@ -118,8 +118,8 @@ def crop(field: Tensor, grid: Grid) -> Tensor:
 def copied(field: Tensor) -> Tensor:
     """The same numbers, in row-major order once a graph is recorded.
 
-    What is flattened next needs a copy at some sizes and none at others. A graph would hold for one kind of them; with a
-    copy at all sizes it holds for all.
+    What is flattened next needs a copy at some sizes and none at others. A graph would hold for one kind of them; with
+    a copy at all sizes it holds for all.
     """
     return field.clone(memory_format=torch.contiguous_format) if torch.compiler.is_compiling() else field
 
