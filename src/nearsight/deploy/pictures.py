@@ -77,7 +77,7 @@ def find_pictures(subject: Subject, given: str | os.PathLike[str] | None = None)
         >>> from nearsight.deploy.subject import open_subject
         >>> found = find_pictures(open_subject("deit_nano"))
         >>> found.what, len(found.measure)
-        ("two photographs of scikit-learn (china, flower) in 32 pieces", 32)
+        ('two photographs of scikit-learn (china, flower) in 32 pieces', 32)
     """
     if given is not None:
         return of_source(subject, os.fspath(given))

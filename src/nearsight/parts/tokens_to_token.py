@@ -138,7 +138,7 @@ class PerformerLayer(TokenLayer):
         """exp(w x - |x|^2 / 2) / sqrt(m), not in 16 bits."""
         tokens = tokens.to(wide(tokens.dtype))
         features = self.features.to(tokens.dtype)
-        exponent = tokens @ features.transpose(0, 1) - tokens.square().sum(dim=-1, keepdim=True) / 2
+        exponent = tokens @ features.transpose(0, 1) - (tokens * tokens).sum(dim=-1, keepdim=True) / 2
         return exponent.exp() / math.sqrt(len(features))
 
     def drop(self, tokens: Tensor) -> Tensor:
