@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from .program import written_whole
+from .program import first_line, written_whole
 from .runtime import need
 
 
@@ -27,8 +27,9 @@ def write_openvino(onnx_path: Path, path: Path) -> None:
     weights = path.with_suffix(".bin")
     with written_whole(weights) as part_of_weights, written_whole(path) as part:
         try:
-            graph = openvino.convert_model(onnx_path)
+            # Not `convert_model`, which would try the formats of other frameworks on a damaged file.
+            graph = openvino.Core().read_model(onnx_path)
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = first_line(error)
             raise ValueError(f"OpenVINO can't convert {onnx_path} ({reason}); update it.") from None
         openvino.serialize(graph, part, part_of_weights)
