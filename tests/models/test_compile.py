@@ -29,13 +29,22 @@ def fresh_compiler() -> None:
     torch.compiler.reset()
 
 
+def test_sizes_share_a_graph(nano_name: str, make_short: Make, stir: Stir, images: Images) -> None:
+    check_sizes(stir(make_short(nano_name)).eval(), images)
+
+
+@pytest.mark.drill
+def test_every_kind_of_part_shares_a_graph(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
+    check_sizes(stir(make_short(small_name)).eval(), images)
+
+
 @torch.no_grad()
-def test_sizes_share_a_graph(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
+def check_sizes(model: Backbone, images: Images) -> None:
     """Five sizes, square and not, divisible and not, in two graphs at most: one for squares, one for all others.
 
     Sizes at which LightViT's maps are one window wide get a graph of their own, so there are none of them.
     """
-    model, counter = stir(make_short(small_name)).eval(), Counter()
+    counter = Counter()
     compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
     side = model.spec.strides[-1]
     for height, width in [(8, 8), (5, 7), (9, 5), (6, 10), (7, 7)]:
