@@ -1,0 +1,221 @@
+"""Any backbone, ours or timm's, as a pyramid of maps for a dense head."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import timm
+import torch
+import torch.nn.functional as F
+from timm.layers import LayerNorm2d
+from torch import Tensor, nn
+
+from ..models.backbone import Backbone
+from ..models.pyramid import FeaturePyramid
+from ..models.spec import BackboneSpec
+from ..parts import Learned
+
+Task = Literal["detect", "segment"]
+COARSEST = 32  # what a backbone of one stride is spread to
+
+
+@dataclass(frozen=True)
+class TimmBackbone:
+    """A backbone of timm, through `features_only`.
+
+    Attributes:
+        name: timm's name of the model.
+        options: Names and values that `timm.create_model` is given.
+    """
+
+    name: str
+    options: tuple[tuple[str, str | int | float | bool | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What a list of maps looks like, fine to coarse.
+
+    Attributes:
+        channels: Width of each map.
+        strides: Pixels between neighbouring places of each map.
+    """
+
+    channels: tuple[int, ...]
+    strides: tuple[float, ...]
+
+    @property
+    def octaves(self) -> tuple[int, ...]:
+        """The power of two next to each stride: 16 for patches of 14 pixels."""
+        return tuple(octave(stride) for stride in self.strides)
+
+
+def octave(stride: float) -> int:
+    """The power of two next to a stride.
+
+    Example:
+        >>> octave(14), octave(3.5)
+        (16, 4)
+    """
+    return 2 ** round(math.log2(stride))
+
+
+class Pyramid(nn.Module):
+    """Images `[B, 3, H, W]` to maps `[B, C_i, H_i, W_i]`, fine to coarse.
+
+    `backbone` has the weights that a classifier of the same name has; what else is there was made for the pyramid.
+
+    Attributes:
+        channels: Width of each map.
+        strides: Pixels between neighbouring places of each map.
+        multiple: Height and width of the images must divide by it.
+    """
+
+    backbone: Any
+    channels: tuple[int, ...]
+    strides: tuple[float, ...]
+    multiple: int
+
+
+def make_pyramid(
+    backbone: BackboneSpec | TimmBackbone, task: Task = "detect", strides: Sequence[int] | None = (4, 8, 16, 32)
+) -> Pyramid:
+    """A backbone as a pyramid.
+
+    A backbone of several stages gives those of its maps that are asked for, under the norms of its release. One of a
+    single stride (DeiT, LocalViT, LIFE, T2T-ViT, TNT) is spread: transposed convolutions make the finer maps, pooling
+    the coarser ones up to stride 32. Auxiliary tokens are left out.
+
+    Args:
+        backbone: The backbone.
+        task: `detect` or `segment`: LIT's release norms the first stage in segmentation only.
+        strides: Which maps are asked for, as powers of two; None for the last one alone, as it is.
+
+    Example:
+        >>> from nearsight.models import MODELS
+        >>> pyramid = make_pyramid(MODELS["deit_nano"])
+        >>> [tuple(level.shape) for level in pyramid(torch.randn(1, 3, 64, 96))]
+        [(1, 96, 16, 24), (1, 96, 8, 12), (1, 96, 4, 6), (1, 96, 2, 3)]
+        >>> make_pyramid(MODELS["lightvit_tiny"]).strides
+        (8, 16, 32)
+    """
+    if isinstance(backbone, TimmBackbone):
+        return TimmPyramid(backbone, strides)
+    if len(backbone.stages) > 1 and (strides is None or set(strides) & set(map(octave, backbone.strides))):
+        return StagePyramid(backbone, task, strides)
+    return SpreadPyramid(backbone, strides)
+
+
+class StagePyramid(FeaturePyramid, Pyramid):
+    """The maps behind the stages of a backbone of ours."""
+
+    def __init__(self, spec: BackboneSpec, task: Task, strides: Sequence[int] | None):
+        wanted = [i for i, s in enumerate(spec.strides) if strides is None or octave(s) in strides]
+        first, last = (wanted[-1] if strides is None else wanted[0]), wanted[-1]
+        norms = {level: kind for level, kind in released_norms(spec, task).items() if first <= level <= last}
+        super().__init__(Backbone(spec, num_classes=0), norms, first, last)
+        self.multiple = math.ceil(self.strides[-1])
+
+
+class SpreadPyramid(Pyramid):
+    """One map of a backbone of ours, spread to several strides."""
+
+    def __init__(self, spec: BackboneSpec, strides: Sequence[int] | None):
+        super().__init__()
+        self.backbone = Backbone(spec, num_classes=0)
+        self.backbone.prune_intermediate_layers([len(self.backbone.feature_info) - 1], prune_norm=False)
+        self.spread = Spread(spec.stages[-1].dim, spec.strides[-1], strides)
+        self.channels, self.strides = self.spread.channels, self.spread.strides
+        self.multiple = math.ceil(max(*self.strides, spec.strides[-1]))
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        last = self.backbone.forward_intermediates(images, indices=1, norm=True, intermediates_only=True)[0]
+        return self.spread(last)
+
+
+class TimmPyramid(Pyramid):
+    """The maps of a backbone of timm; those of a plain transformer are spread."""
+
+    def __init__(self, backbone: TimmBackbone, strides: Sequence[int] | None):
+        super().__init__()
+        info = list(features_of(backbone, "meta").feature_info)
+        found = Levels(tuple(row["num_chs"] for row in info), tuple(row["reduction"] for row in info))
+        places = [row["index"] for row in info]
+        kept = [place for place, size in enumerate(found.octaves) if strides is None or size in strides]
+        stepped = len(set(found.octaves)) == len(found.octaves) > 1 and bool(kept)
+        if not stepped or strides is None:
+            kept = [len(info) - 1]
+        self.backbone = features_of(backbone, out_indices=[places[place] for place in kept])
+        self.channels_last = getattr(self.backbone, "output_fmt", "NCHW") == "NHWC"
+        self.spread = None if stepped else Spread(found.channels[-1], found.strides[-1], strides)
+        own = Levels(tuple(found.channels[p] for p in kept), tuple(found.strides[p] for p in kept))
+        self.channels, self.strides = (self.spread or own).channels, (self.spread or own).strides
+        self.multiple = math.ceil(max(*self.strides, *own.strides))
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        maps = list(self.backbone(images))
+        if self.channels_last:
+            maps = [level.permute(0, 3, 1, 2) for level in maps]
+        return self.spread(maps[-1]) if self.spread else maps
+
+
+def features_of(backbone: TimmBackbone, device: str | None = None, **settings: Any) -> Any:
+    """timm's model under `features_only`, told to take images of any size where it must be told."""
+    if not timm.is_model(backbone.name):
+        raise ValueError(f"timm has no model {backbone.name!r}; timm.list_models() has the names.")
+    given = dict(backbone.options)
+    for flexible in ({"dynamic_img_size": True}, {"strict_img_size": False}, {}):
+        try:
+            with torch.device(device or torch.empty(0).device):
+                return timm.create_model(backbone.name, features_only=True, **{**flexible, **given, **settings})
+        except TypeError as error:
+            refused = error
+        except (RuntimeError, AttributeError, AssertionError) as error:
+            raise ValueError(f"timm's {backbone.name} does not give feature maps ({error}); use another.") from None
+    raise ValueError(f"timm's {backbone.name} does not take these options ({refused}); see timm.create_model.")
+
+
+class Spread(nn.Module):
+    """One map at several strides, by transposed convolutions and pooling (as in ViTDet's simple feature pyramid).
+
+    Args:
+        channels: Width of the map; it is halved with each step to a finer one.
+        stride: Its stride.
+        strides: Strides asked for, as powers of two; None for the map itself.
+    """
+
+    def __init__(self, channels: int, stride: float, strides: Sequence[int] | None):
+        super().__init__()
+        own = octave(stride)
+        wanted = [own] if strides is None else [s for s in strides if s <= max(COARSEST, own)] or [min(strides)]
+        self.steps = [int(math.log2(size / own)) for size in wanted]  # halvings; below 0, doublings
+        self.scales = nn.ModuleList(nn.Sequential(*doublings(channels, -step)) for step in self.steps)
+        self.channels = tuple(max(channels >> max(-step, 0), 1) for step in self.steps)
+        self.strides = tuple(stride * 2.0**step for step in self.steps)
+
+    def forward(self, level: Tensor) -> list[Tensor]:
+        maps = zip(self.scales, self.steps, strict=True)
+        return [scale(level) if step <= 0 else F.max_pool2d(level, 2**step) for scale, step in maps]
+
+
+def doublings(channels: int, steps: int) -> Iterator[nn.Module]:
+    """Layers that make a map finer, twice with each step, norm and GELU between them."""
+    for step in range(steps):
+        if step:
+            yield LayerNorm2d(channels)
+            yield nn.GELU()
+        yield nn.ConvTranspose2d(channels, max(channels // 2, 1), 2, stride=2)
+        channels = max(channels // 2, 1)
+
+
+def released_norms(spec: BackboneSpec, task: Task) -> dict[int, str]:
+    """Which norm each stage's map has in the released detectors and segmenters.
+
+    PVT and LIT-Ti, which have learned positions, give their maps raw. The other families norm each map; only LIT
+    leaves the first one raw in detection.
+    """
+    if any(isinstance(stage.position, Learned) for stage in spec.stages):
+        return {}
+    first = 1 if spec.family == "lit" and task == "detect" else 0
+    return dict.fromkeys(range(first, len(spec.stages)), "layer")
