@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .factory import create_model, list_models
     from .lattice import Grid
     from .models.fold import fold
+    from .retrofit import localize
     from .train import load_recipe, run_training
     from .trained import load
 
@@ -32,6 +33,7 @@ __all__ = [
     "load",
     "load_official",
     "load_recipe",
+    "localize",
     "models",
     "open_data",
     "parts",
@@ -49,6 +51,7 @@ _HOME = {
     "load": "trained",
     "load_official": "checkpoints",
     "load_recipe": "train",
+    "localize": "retrofit",
     "open_data": "data",
     "run_training": "train",
 }

@@ -1,0 +1,146 @@
+"""What to localize and how, as a value that goes to JSON and back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+from torch import nn
+
+from ..models.options import SLOT_TYPES, layer_numbers
+from ..models.spec import from_json, to_json
+
+SLOTS = ("ffn", "qkv", "mixer", "merge")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which parts go where.
+
+    Attributes:
+        ffn: A feed-forward part, by name or as a value; None leaves the slot as it is. The same for the others.
+        qkv: What makes queries, keys and values.
+        mixer: What exchanges between positions.
+        merge: What merges tokens between stages.
+        layers: `all`, `low` (the first third), or numbers of layers counted from 1.
+        preserve: Whether the model answers exactly as before at the start.
+
+    Example:
+        >>> Choice.parse("ffn=localvit,qkv=life,layers=1-3")
+        Choice(ffn='localvit', qkv='life', mixer=None, merge=None, layers=(1, 2, 3), preserve=True)
+    """
+
+    ffn: Any = None
+    qkv: Any = None
+    mixer: Any = None
+    merge: Any = None
+    layers: str | tuple[int, ...] = "all"
+    preserve: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.parts():
+            raise ValueError("localize() was given no part; give ffn, qkv, mixer or merge, such as ffn='localvit'.")
+        if not isinstance(self.preserve, bool):
+            raise ValueError(f"preserve={self.preserve!r} is neither true nor false.")
+        for slot, part in self.parts().items():
+            if not isinstance(part, (str, SLOT_TYPES[slot])):
+                raise ValueError(f"{slot}={part!r} is no part for this slot; give a name or a {slot} part.")
+        if self.layers not in ("all", "low"):
+            object.__setattr__(self, "layers", read_layers(self.layers))
+
+    def parts(self) -> dict[str, Any]:
+        """The parts by slot, without the slots that stay as they are."""
+        return {slot: getattr(self, slot) for slot in SLOTS if getattr(self, slot) is not None}
+
+    def numbers(self, depth: int) -> tuple[int, ...]:
+        """The layers of a model of that depth; refuses numbers that it does not have."""
+        if self.layers == "all":
+            return tuple(range(1, depth + 1))
+        if self.layers == "low":
+            return tuple(range(1, -(-depth // 3) + 1))
+        assert isinstance(self.layers, tuple)
+        if wrong := [number for number in self.layers if not 1 <= number <= depth]:
+            raise ValueError(f"layers names layer {wrong[0]}, but the model has layers 1 to {depth}.")
+        return self.layers
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        layers = self.layers if isinstance(self.layers, str) else list(self.layers)
+        parts = {slot: to_json(part) for slot, part in self.parts().items()}
+        return parts | {"layers": layers, "preserve": self.preserve}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Choice":
+        """Undo `as_json`; also reads what a recipe or a command line says."""
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                near = get_close_matches(str(key), known, 1)
+                hint = f" did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"localize has no setting {key!r};{hint} it takes {', '.join(known)}.")
+        parts = {slot: from_json(values[slot]) for slot in SLOTS if slot in values}
+        return cls(**parts, **{key: values[key] for key in ("layers", "preserve") if key in values})
+
+    @classmethod
+    def parse(cls, text: str) -> "Choice":
+        """Read `ffn=localvit,qkv=life,layers=1-4,preserve=false`; layers may have commas, `layers=1,3,ffn=...`."""
+        values: dict[str, Any] = {}
+        key = ""
+        for piece in text.split(","):
+            name, equals, value = (part.strip() for part in piece.partition("="))
+            if equals:
+                key = name
+                values[key] = value
+            elif key == "layers" and name:
+                values[key] += f",{name}"
+            else:
+                raise ValueError(f"{piece!r} is not understood; write SLOT=PART, such as ffn=localvit,qkv=life.")
+        if "preserve" in values:
+            values["preserve"] = {"true": True, "false": False}.get(values["preserve"].lower(), values["preserve"])
+        return cls.from_json(values)
+
+    def __str__(self) -> str:
+        named = {slot: part if isinstance(part, str) else type(part).__name__ for slot, part in self.parts().items()}
+        parts = [f"{slot}={name}" for slot, name in named.items()]
+        layers = self.layers if isinstance(self.layers, str) else ",".join(map(str, self.layers))
+        settings = ([] if layers == "all" else [f"layers={layers}"]) + ([] if self.preserve else ["preserve=false"])
+        return ",".join(parts + settings)
+
+
+@dataclass(frozen=True)
+class Localized:
+    """What was done to a model, as `model.localized` tells it.
+
+    Attributes:
+        choice: Which parts went where; with it, the plain model becomes this one again.
+        layers: Numbers of the layers that got a part, by slot.
+        new: Names of the parameters that were not there before.
+        kept: With `preserve=False`: names of parameters of the parts that took over pretrained numbers.
+    """
+
+    choice: Choice
+    layers: dict[str, tuple[int, ...]]
+    new: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def localized_of(model: nn.Module) -> Localized | None:
+    """What was done to a model, or to one inside it; None for a plain one."""
+    held = (getattr(module, "localized", None) for module in model.modules())
+    return next((value for value in held if isinstance(value, Localized)), None)
+
+
+def read_layers(given: Any) -> tuple[int, ...]:
+    """Numbers of layers from text such as `1-4` or a list."""
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    if is_list and not all(isinstance(number, int) and not isinstance(number, bool) for number in given):
+        raise ValueError(f"layers={given!r} is not understood; give numbers of layers counted from 1.")
+    if (not is_list and not isinstance(given, (str, int))) or isinstance(given, bool):
+        raise ValueError(f"layers={given!r} is not understood; use all, low, or numbers such as 1-4.")
+    try:
+        numbers = layer_numbers([given] if isinstance(given, int) else given)
+    except ValueError:
+        raise ValueError(f"layers={given!r} is not understood; use all, low, or numbers such as 1-4.") from None
+    if not numbers:
+        raise ValueError("layers names no layer; use all, low, or numbers such as 1-4.")
+    return tuple(sorted(numbers))

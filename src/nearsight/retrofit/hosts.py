@@ -1,0 +1,282 @@
+"""The families of timm that can take local parts: which blocks they have, and where these know their grid."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from timm.models import cait, eva, pvt_v2, swin_transformer, swin_transformer_v2, tnt, twins, volo, xcit
+from timm.models import vision_transformer as vit
+from torch import nn
+
+from ..lattice import Grid
+from ..parts.slots import Site
+from .grids import GridKeeper, note_grid, restore_grid, watch
+
+
+@dataclass(frozen=True)
+class Family:
+    """What blocks of a family have in common.
+
+    Attributes:
+        name: The family's name.
+        blocks: Types of its blocks.
+        source: Where a block's grid is known, a key of `grids.SOURCES`; `image` for those that learn it from the image.
+        root: Type of the model that has the embedding, where `source` is `image`.
+        embed: Name of the embedding.
+        prefixed: Whether prefix tokens go through its blocks.
+        attention: Name of the attention in a block.
+        feed: Name of the feed-forward part.
+        norms: Names of the norms in front of (or behind) attention and feed-forward part.
+        drop: Name of the feed-forward part's own drop path; None where attention shares it.
+        windowed: Whether a block cuts its map into windows before it calls the attention.
+        replaced: Types of attention that are local in the host, which another mixer takes the place of; none: all.
+        merges: Types of the modules between stages.
+        layout: What these take and return.
+    """
+
+    name: str
+    blocks: tuple[type[nn.Module], ...]
+    source: str
+    root: type[nn.Module] | None = None
+    embed: str = "patch_embed"
+    prefixed: bool = False
+    attention: str = "attn"
+    feed: str = "mlp"
+    norms: tuple[str, str] = ("norm1", "norm2")
+    drop: str | None = "drop_path2"
+    windowed: bool = False
+    replaced: tuple[type[nn.Module], ...] = ()
+    merges: tuple[type[nn.Module], ...] = ()
+    layout: str = ""
+
+
+FAMILIES = (
+    Family("vit", (vit.Block, vit.ResPostBlock), "image", vit.VisionTransformer, prefixed=True),
+    Family("eva", (eva.EvaBlock, eva.EvaBlockPostNorm), "image", eva.Eva, prefixed=True),
+    Family("cait", (cait.LayerScaleBlock,), "image", cait.Cait, drop=None),
+    Family(
+        "tnt",
+        (tnt.Block,),
+        "image",
+        tnt.TNT,
+        embed="pixel_embed",
+        prefixed=True,
+        attention="attn_out",
+        norms=("norm_out", "norm_mlp"),
+        drop=None,
+    ),
+    Family("xcit", (xcit.XCABlock,), "sides"),
+    Family(
+        "swin",
+        (swin_transformer.SwinTransformerBlock,),
+        "map",
+        windowed=True,
+        merges=(swin_transformer.PatchMerging,),
+        layout="map",
+    ),
+    Family(
+        "swinv2",
+        (swin_transformer_v2.SwinTransformerV2Block,),
+        "map",
+        windowed=True,
+        merges=(swin_transformer_v2.PatchMerging,),
+        layout="map",
+    ),
+    Family("pvt_v2", (pvt_v2.Block,), "size", merges=(pvt_v2.OverlapPatchEmbed,), layout="picture to map"),
+    Family(
+        "twins",
+        (twins.Block,),
+        "size",
+        replaced=(twins.LocallyGroupedAttn,),
+        merges=(twins.PatchEmbed,),
+        layout="picture to tokens",
+    ),
+    Family(
+        "volo",
+        (volo.Outlooker, volo.Transformer),
+        "map",
+        replaced=(volo.OutlookAttention,),
+        merges=(volo.Downsample,),
+        layout="map",
+    ),
+)
+
+
+@dataclass
+class Place:
+    """A block of a host.
+
+    Attributes:
+        family: Its family.
+        name: Its name in the model.
+        number: Which layer it is, counted from 1.
+        block: The block.
+        model: The model.
+        root: The module with the embedding, for families that learn their grid from the image.
+        depth: Layers of the model.
+    """
+
+    family: Family
+    name: str
+    number: int
+    block: Any
+    model: nn.Module
+    root: Any
+    depth: int
+
+    @property
+    def attention(self) -> Any:
+        """Its attention."""
+        return getattr(self.block, self.family.attention)
+
+    @property
+    def feed(self) -> Any:
+        """Its feed-forward part."""
+        return getattr(self.block, self.family.feed)
+
+    @property
+    def output(self) -> nn.Linear:
+        """The last layer of the feed-forward part; refused if there is none."""
+        layer = getattr(self.feed, "fc2", None)
+        if type(layer) is not nn.Linear:
+            raise NoPlace(f"{type(self.feed).__name__} has no linear layer fc2 to build on")
+        return layer
+
+    @property
+    def dim(self) -> int:
+        """Width of its tokens."""
+        return getattr(self.block, self.family.norms[0]).normalized_shape[0]
+
+    @property
+    def aux(self) -> int:
+        """Prefix tokens."""
+        return self.root.num_prefix_tokens if self.family.prefixed else 0
+
+    @property
+    def reads_prefix(self) -> bool:
+        """Whether the head reads prefix tokens alone."""
+        return self.family.prefixed and getattr(self.root, "global_pool", "") == "token"
+
+    @property
+    def site(self) -> Site:
+        """Where a part is built."""
+        size = getattr(getattr(self.root, self.family.embed, None), "grid_size", None) or (14, 14)
+        return Site(self.dim, Grid(size[0], size[1], self.aux))
+
+    # What a part's name takes over from the host, as `names.Context` does for models of ours.
+
+    @property
+    def heads(self) -> int:
+        """Attention heads."""
+        return self.attention.num_heads
+
+    @property
+    def window(self) -> int:
+        """Side of its windows, or 7."""
+        held = getattr(self.attention, "ws", None) or getattr(self.attention, "window_size", None) or 7
+        return held if isinstance(held, int) else held[0]
+
+    @property
+    def stage(self) -> "Place":
+        """What names look up the width in."""
+        return self
+
+    @property
+    def ratio(self) -> float:
+        """Hidden width of the feed-forward part as a multiple of the tokens'."""
+        return self.output.in_features / self.dim
+
+    def keeper(self) -> GridKeeper:
+        """The keeper of its grid, watched from now on."""
+        if self.family.source != "image":
+            watch(self.block, GridKeeper(self.family.source), note_grid)
+            return self.block.grid_keeper
+        embed = getattr(self.root, self.family.embed)
+        watch(embed, GridKeeper("image", self.aux), note_grid)
+        watch(self.block, embed.grid_keeper, restore_grid)
+        return embed.grid_keeper
+
+    def attention_keeper(self) -> GridKeeper:
+        """The keeper of the grid that the attention's own layers see: a window, where there are windows."""
+        attention = self.attention
+        if not (self.family.windowed or hasattr(attention, "ws")):
+            return self.keeper()
+        watch(attention, GridKeeper("window"), note_grid)
+        return attention.grid_keeper
+
+
+class NoPlace(Exception):  # noqa: N818: no error by itself: other layers may have a place
+    """A layer that has no place for a part, and what is missing."""
+
+
+@dataclass(frozen=True)
+class MergePlace:
+    """A module between two stages of a host, and the number of the layer behind it."""
+
+    family: Family
+    model: nn.Module
+    name: str
+    merge: Any
+    number: int
+    depth: int
+    reads_prefix = False
+
+    @property
+    def in_dim(self) -> int:
+        """Channels that it takes."""
+        return self.merge.dim if hasattr(self.merge, "reduction") else self.merge.proj.in_channels
+
+    @property
+    def out_dim(self) -> int:
+        """Channels that it makes."""
+        return self.merge.out_dim if hasattr(self.merge, "reduction") else self.merge.proj.out_channels
+
+
+def find_places(model: nn.Module) -> list[Place]:
+    """The blocks of a model of timm, in their order; a model of another family is refused."""
+    modules = dict(model.named_modules())
+    for family in FAMILIES:
+        blocks = [(name, module) for name, module in modules.items() if isinstance(module, family.blocks)]
+        if not blocks:
+            continue
+        roots = [module for module in modules.values() if family.root and isinstance(module, family.root)]
+        if family.root and len(roots) != 1:
+            raise ValueError(f"The model holds {len(roots)} {family.root.__name__}s around its blocks; give one alone.")
+        root = roots[0] if roots else None
+        check_root(root)
+        return [Place(family, name, n, block, model, root, len(blocks)) for n, (name, block) in enumerate(blocks, 1)]
+    names = ", ".join(family.name for family in FAMILIES)
+    raise ValueError(
+        f"{type(model).__name__} has no blocks that a local part fits into; localize() knows models of Nearsight and "
+        f"timm's families {names}."
+    )
+
+
+def check_root(root: Any) -> None:
+    """Refuse a model whose tokens do not fill a grid while it is trained."""
+    drop = getattr(root, "patch_drop", None)
+    if drop is not None and getattr(drop, "prob", 0.0) > 0:
+        raise ValueError(
+            "The model drops patches in training (patch_drop_rate), which leaves no grid to look around in; build it "
+            "with patch_drop_rate=0."
+        )
+
+
+def find_merges(places: list[Place]) -> list[MergePlace]:
+    """The modules between stages of a host, each with the number of the layer behind it."""
+    model, family = places[0].model, places[0].family
+    numbers = {place.name: place.number for place in places}
+    found: list[MergePlace] = []
+    waiting: list[tuple[str, nn.Module]] = []
+    for name, module in model.named_modules():
+        if isinstance(module, family.merges):
+            waiting.append((name, module))
+        elif name in numbers and waiting:
+            behind = [numbers[name]] if len(waiting) == 1 else first_of_stages(places)
+            found += [MergePlace(family, model, *pair, n, len(places)) for pair, n in zip(waiting, behind, strict=True)]
+            waiting = []
+    return [place for place in found if place.number > 1]  # in front of the first layer stands the embedding
+
+
+def first_of_stages(places: list[Place]) -> list[int]:
+    """Numbers of the first layers of stages, of a host whose merges stand all in front of its blocks (Twins)."""
+    return [place.number for place in places if place.name.endswith(".0")]

@@ -1,0 +1,128 @@
+"""`localize`: local parts for a model that exists already."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from ..models.backbone import Backbone
+from ..parts.slots import Ffn, Merge, Mixer, Qkv
+from .choice import Choice, Localized, localized_of
+from .into_own import put_into_own
+from .into_timm import put_into_timm
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def localize(
+    model: Model,
+    *,
+    ffn: str | Ffn | None = None,
+    qkv: str | Qkv | None = None,
+    mixer: str | Mixer | None = None,
+    merge: str | Merge | None = None,
+    layers: str | Sequence[int] = "all",
+    preserve: bool = True,
+    inplace: bool = False,
+) -> Model:
+    """Give local parts to a model of timm or of ours, pretrained or not.
+
+    With `preserve`, the model answers exactly as before: the pretrained weights stay, and what is new starts at zero or
+    at the identity and learns from the first or second step on. Without, the papers' parts take the place of the
+    model's, and pretrained tensors are taken over where shapes allow.
+
+    Args:
+        model: Takes images `[B, C, H, W]`.
+        ffn: `localvit` or `bigate`, or a part such as `LocalityFfn(kernel=5)`.
+        qkv: `life`, or a `Life`.
+        mixer: `depthwise`, `dynamic_depthwise`, `inhomogeneous_depthwise`, `gather_broadcast`, `squeezed`, or a part.
+        merge: `deformable`, or a `DeformableMerge`.
+        layers: `all`, `low` (the first third), or numbers counted from 1; also text such as `1-4`. A merge counts to
+            the layer behind it.
+        preserve: Answer exactly as before at the start.
+        inplace: Change the model itself instead of a copy.
+
+    Returns:
+        The localized model; `model.localized` tells what was done.
+
+    Raises:
+        ValueError: The model has no place for a part, or was localized before.
+
+    Example:
+        >>> import timm
+        >>> model = timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=10).eval()
+        >>> local = localize(model, ffn="localvit", qkv="life", layers="low")
+        >>> images = torch.randn(2, 3, 64, 64)
+        >>> torch.equal(local(images), model(images))
+        True
+    """
+    choice = Choice(ffn, qkv, mixer, merge, layers if isinstance(layers, str) else tuple(layers), preserve)
+    return apply_choice(model, choice, inplace=inplace)
+
+
+def apply_choice(
+    model: Model, choice: Choice, *, placed: Mapping[str, Sequence[int]] | None = None, inplace: bool = False
+) -> Model:
+    """`localize` with all settings in one value.
+
+    Args:
+        model: The plain model.
+        choice: What to do.
+        placed: Layers that got each part before, of a model that is built again; None follows the choice.
+        inplace: Change the model itself instead of a copy.
+    """
+    if (before := localized_of(model)) is not None:
+        raise ValueError(
+            f"The model is localized already ({before.choice}); give all parts in one call, to the plain model."
+        )
+    if getattr(model, "folded", False):
+        raise ValueError("The model was folded for inference, and new parts could not be trained; localize it before.")
+    if inplace:
+        put_into(copy_without_numbers(model), choice, placed)  # what is refused is refused before anything has changed
+    else:
+        model = copy.deepcopy(model)
+    return put_into(model, choice, placed)
+
+
+def put_into(model: Model, choice: Choice, placed: Mapping[str, Sequence[int]] | None) -> Model:
+    """Change a model, and note what was done."""
+    before = list(model.parameters())  # held, so that no new one gets the identity of one that is gone
+    old = set(map(id, before))
+    modes = {name: module.training for name, module in model.named_modules()}
+    like = next(model.parameters())
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(like.dtype)
+    try:
+        with torch.device(like.device):
+            if isinstance(model, Backbone):
+                layers, taken = put_into_own(model, choice, placed)
+            else:
+                layers, taken = put_into_timm(model, choice, placed)
+    finally:
+        torch.set_default_dtype(default)
+    restore_modes(model, modes)
+    fresh = {name: id(parameter) for name, parameter in model.named_parameters() if id(parameter) not in old}
+    reused = {id(parameter) for parameter in taken}
+    kept = tuple(name for name, key in fresh.items() if key in reused)
+    new = tuple(name for name, key in fresh.items() if key not in reused)
+    model.localized = Localized(choice, layers, new, kept)  # type: ignore[assignment]
+    return model
+
+
+def copy_without_numbers(model: Model) -> Model:
+    """A copy on the meta device."""
+    tensors = [*model.parameters(), *model.buffers()]
+    memo = {id(tensor): tensor.detach().to("meta").requires_grad_(tensor.requires_grad) for tensor in tensors}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(memo[id(parameter)], requires_grad=parameter.requires_grad)
+    return copy.deepcopy(model, memo)
+
+
+def restore_modes(model: nn.Module, modes: dict[str, bool]) -> None:
+    """Let new modules be in training or evaluation as those around them are."""
+    for name, module in model.named_modules():
+        while name not in modes:
+            name = name.rpartition(".")[0]
+        module.training = modes[name]

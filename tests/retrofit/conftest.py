@@ -1,0 +1,15 @@
+"""Lets the tests of this folder import the models that they share."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from nearsight.retrofit.examples import EXAMPLES, Example
+
+
+@pytest.fixture(params=EXAMPLES, ids=lambda example: example.family)
+def example(request: pytest.FixtureRequest) -> Example:
+    return request.param
