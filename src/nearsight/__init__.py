@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import models, parts
+    from . import explain, models, parts
     from .checkpoints import convert, load_official
     from .data import open_data
     from .factory import create_model, list_models
@@ -28,6 +28,7 @@ __all__ = [
     "__version__",
     "convert",
     "create_model",
+    "explain",
     "fold",
     "list_models",
     "load",
@@ -55,7 +56,7 @@ _HOME = {
     "open_data": "data",
     "run_training": "train",
 }
-_SUBMODULES = ("models", "parts")
+_SUBMODULES = ("explain", "models", "parts")
 
 
 def __getattr__(name: str) -> Any:

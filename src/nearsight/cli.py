@@ -14,6 +14,7 @@ from .commands.bench import bench
 from .commands.compare import compare
 from .commands.data import data_app
 from .commands.evaluate import evaluate, predict
+from .commands.explain import explain
 from .commands.export import export
 from .commands.train import train
 
@@ -31,6 +32,7 @@ app.add_typer(data_app, name="data")
 app.command()(train)
 app.command("eval")(evaluate)
 app.command()(predict)
+app.command()(explain)
 app.command()(export)
 app.command()(compare)
 app.command()(bench)

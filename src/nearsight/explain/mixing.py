@@ -1,0 +1,285 @@
+"""Who listens to whom in one layer: weights between positions, of the wanted rows only.
+
+A layer mixes positions with a matrix `[queries, keys]` for each head. The whole matrix of a large map is never made:
+rows are asked for by the number of their query, and a layer that looks at a few places (a window, a kernel) says which.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..lattice import Grid
+from ..ops.bands import same_padding
+
+Fusion = Literal["mean", "max", "min"]
+FUSIONS = ("mean", "max", "min")
+PIECE = 1 << 22  # weights of all heads at a time: 16 MiB in float32
+
+
+class Mixing(ABC):
+    """The weights with which a layer mixes positions.
+
+    Attributes:
+        grid: The lattice of the tokens, and how many auxiliary tokens stand in front.
+        images: How many images there are.
+        heads: How many matrices there are: attention heads, or groups of channels that share a kernel.
+        signed: Whether weights may be negative, as those of kernels; else they are shares of the attention.
+    """
+
+    grid: Grid
+    images: int
+    heads: int
+    signed = False
+
+    @abstractmethod
+    def compact(self, queries: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The weights of some queries, where they are not zero by construction.
+
+        Args:
+            queries: Numbers of tokens `[q]`, auxiliary ones first.
+
+        Returns:
+            Weights `[B, h, q, K]`, and which tokens they belong to `[q, K]`, where `grid.tokens` stands for a place
+            outside the map; None in place of it if they belong to all tokens in order.
+        """
+
+    def rows(self, queries: Tensor) -> Tensor:
+        """The weights of some queries `[q]` over all tokens: `[B, h, q, N]`; what falls outside the map is left out."""
+        weights, keys = self.compact(queries)
+        return spread(weights, keys, self.grid.tokens)
+
+    def shares(self, queries: Tensor, fusion: Fusion = "mean", discard: float = 0.0) -> Tensor:
+        """The rows of some queries `[q]` with the heads fused, as shares that sum to one: `[B, q, N]`.
+
+        Args:
+            queries: Numbers of tokens.
+            fusion: How heads become one: their `mean`, `max` or `min`.
+            discard: Share of each row's weights, the smallest, that is set to zero.
+        """
+        weights, keys = self.compact(queries)
+        fused = discarded(fuse(weights.abs() if self.signed else weights, fusion), discard)
+        return to_shares(spread(fused, keys, self.grid.tokens), queries)
+
+    def pull(self, vectors: Tensor, fusion: Fusion = "mean", discard: float = 0.0) -> Tensor:
+        """Weigh the rows of `shares` and add them up: `vectors @ shares`, in pieces that stay small.
+
+        Args:
+            vectors: A weight for each query `[B, r, N]`.
+            fusion: As in `shares`.
+            discard: As in `shares`.
+
+        Returns:
+            `[B, r, N]`.
+        """
+        total = torch.zeros_like(vectors)
+        asked = vectors.abs().amax(dim=(0, 1)).nonzero().flatten()  # rows that count at all
+        piece = max(1, PIECE // (self.images * self.heads * self.grid.tokens))
+        for queries in asked.split(piece):
+            total += vectors[:, :, queries] @ self.shares(queries, fusion, discard).to(vectors.dtype)
+        return total
+
+
+def fuse(weights: Tensor, fusion: Fusion) -> Tensor:
+    """`[B, h, q, K]` to `[B, q, K]`."""
+    if fusion not in FUSIONS:
+        raise ValueError(f"fusion={fusion!r} is not known; use {', '.join(FUSIONS[:-1])} or {FUSIONS[-1]}.")
+    if fusion == "mean":
+        return weights.mean(dim=1)
+    return weights.amax(dim=1) if fusion == "max" else weights.amin(dim=1)
+
+
+def discarded(weights: Tensor, share: float) -> Tensor:
+    """Set the smallest weights of each row `[..., K]` to zero, this share of them; at least one stays."""
+    if not 0 <= share < 1:
+        raise ValueError(f"discard={share} is no share of the weights; give a number from 0 to below 1.")
+    count = min(int(share * weights.shape[-1]), weights.shape[-1] - 1)
+    if not count:
+        return weights
+    return weights.scatter(-1, weights.topk(count, largest=False).indices, 0.0)
+
+
+def spread(weights: Tensor, keys: Tensor | None, tokens: int) -> Tensor:
+    """Put weights `[..., q, K]` of the tokens `keys` `[q, K]` into rows over all tokens `[..., q, N]`."""
+    if keys is None:
+        return weights
+    rows = weights.new_zeros(*weights.shape[:-1], tokens + 1)  # the last place takes what is outside
+    return rows.scatter_add_(-1, keys.expand(weights.shape), weights)[..., :tokens]
+
+
+def to_shares(rows: Tensor, queries: Tensor) -> Tensor:
+    """Let rows `[B, q, N]` sum to one; one without any weight stays with its own token."""
+    total = rows.sum(dim=-1, keepdim=True)
+    own = torch.zeros_like(rows).scatter_(-1, queries[None, :, None].expand(len(rows), -1, 1), 1.0)
+    return torch.where(total > 0, rows / total.clamp(min=torch.finfo(rows.dtype).tiny), own)
+
+
+def softmax_rows(queries: Tensor, keys: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """`softmax(scale * q k + bias)` in float32 or wider: `[..., q, d]` and `[..., K, d]` to `[..., q, K]`."""
+    logits = scale * (queries @ keys.mT)
+    return (logits if bias is None else logits + bias).softmax(dim=-1)
+
+
+def widened(tokens: Tensor) -> Tensor:
+    """In float32, or float64 if it is."""
+    return tokens if tokens.dtype == torch.float64 else tokens.float()
+
+
+class GlobalMixing(Mixing):
+    """Softmax attention of every token to every token.
+
+    Args:
+        queries: `[B, h, N, d]`.
+        keys: `[B, h, N, d]`.
+        bias: `[1, h, N, N]` or nothing.
+        grid: Of the tokens.
+        scale: Of the products; None: `1 / sqrt(d)`.
+    """
+
+    def __init__(self, queries: Tensor, keys: Tensor, bias: Tensor | None, grid: Grid, scale: float | None = None):
+        self.grid = grid
+        self.images, self.heads = queries.shape[:2]
+        self.queries, self.keys, self.bias = widened(queries), widened(keys), bias
+        self.scale = queries.shape[-1] ** -0.5 if scale is None else scale
+
+    def compact(self, queries: Tensor) -> tuple[Tensor, None]:
+        bias = None if self.bias is None else self.bias[:, :, queries]
+        return softmax_rows(self.queries[:, :, queries], self.keys, bias, self.scale), None
+
+
+class ReducedMixing(Mixing):
+    """Softmax attention to keys that each stand for several patches; a key's share is divided among these.
+
+    Args:
+        queries: `[B, h, N, d]`.
+        keys: `[B, h, aux + R, d]`.
+        covers: Which share of a key each token has `[aux + R, N]`; its rows sum to one.
+        grid: Of the tokens.
+    """
+
+    def __init__(self, queries: Tensor, keys: Tensor, covers: Tensor, grid: Grid):
+        self.grid = grid
+        self.images, self.heads = queries.shape[:2]
+        self.queries, self.keys = widened(queries), widened(keys)
+        self.covers = covers.to(self.queries)
+        self.scale = queries.shape[-1] ** -0.5
+
+    def to_keys(self, queries: Tensor) -> Tensor:
+        """Attention of some queries `[q]` to the keys themselves: `[B, h, q, aux + R]`."""
+        return softmax_rows(self.queries[:, :, queries], self.keys, None, self.scale)
+
+    def compact(self, queries: Tensor) -> tuple[Tensor, None]:
+        return self.to_keys(queries) @ self.covers, None
+
+
+class WindowMixing(Mixing):
+    """Weights inside windows, in the coordinates of the map: shifts and padding are undone.
+
+    Args:
+        weights: `[B or 1, windows or 1, h, slots, slots]`.
+        places: The token in each slot of each window `[windows, slots]`; `grid.tokens` for padding.
+        grid: Of the tokens.
+        images: How many images there are.
+        signed: Whether weights may be negative.
+    """
+
+    def __init__(self, weights: Tensor, places: Tensor, grid: Grid, images: int, signed: bool = False):
+        self.grid = grid
+        self.images = images
+        self.heads = weights.shape[2]
+        self.signed = signed
+        self.weights = widened(weights)
+        self.places = places
+        slot_of = torch.zeros(grid.tokens + 1, dtype=torch.long, device=places.device)
+        slot_of[places.flatten()] = torch.arange(places.numel(), device=places.device)
+        self.slot_of = slot_of  # the window and slot of each token, as one number
+
+    def compact(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        slots = self.slot_of[queries]
+        window, slot = slots // self.places.shape[1], slots % self.places.shape[1]
+        which = torch.zeros_like(window) if self.weights.shape[1] == 1 else window
+        rows = self.weights[:, which, :, slot]  # [q, B or 1, h, slots]: indices come first
+        return rows.permute(1, 2, 0, 3).expand(self.images, -1, -1, -1), self.places[window]
+
+
+class TapMixing(Mixing):
+    """Weights over the taps of a kernel around each query: convolutions, and attention in a sliding window.
+
+    Args:
+        weights_at: Gives the weights `[B or 1, h, q, taps]` of queries at rows `[q]` and columns `[q]`.
+        kernel: Side of the kernel.
+        grid: Of the tokens; there are no auxiliary ones.
+        images: How many images there are.
+        heads: Groups of channels, or heads.
+        signed: Whether weights may be negative.
+    """
+
+    def __init__(
+        self,
+        weights_at: Callable[[Tensor, Tensor], Tensor],
+        kernel: int,
+        grid: Grid,
+        *,
+        images: int,
+        heads: int,
+        signed: bool,
+    ):
+        self.weights_at = weights_at
+        self.kernel = kernel
+        self.grid = grid
+        self.images = images
+        self.heads = heads
+        self.signed = signed
+
+    def compact(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        height, width = self.grid.height, self.grid.width
+        rows, columns = queries // width, queries % width
+        taps = torch.arange(self.kernel**2, device=queries.device)
+        before, _ = same_padding(self.kernel)
+        y = rows[:, None] + taps // self.kernel - before
+        x = columns[:, None] + taps % self.kernel - before
+        inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+        keys = torch.where(inside, y * width + x, self.grid.tokens)
+        weights = widened(self.weights_at(rows, columns))
+        return weights.expand(self.images, -1, -1, -1), keys
+
+    def kernels(self, queries: Tensor) -> Tensor:
+        """The kernels at some positions `[q]`: `[B, h, q, kernel, kernel]`."""
+        return self.compact(queries)[0].unflatten(-1, (self.kernel, self.kernel))
+
+
+class GatherMixing(Mixing):
+    """LightViT: windows for what is near, and global tokens that gather from all patches and broadcast back.
+
+    A patch hears half through its window and half through the global tokens, whose results the layer adds.
+
+    Args:
+        local: The windows' weights.
+        gathering: Attention of the global tokens to the patches `[B, h, T, N]`.
+        queries: Of the patches `[B, h, N, d]`.
+        keys: Of the global tokens after gathering `[B, h, T, d]`.
+        grid: Of the tokens; its auxiliary ones are the global tokens.
+    """
+
+    def __init__(self, local: WindowMixing, gathering: Tensor, queries: Tensor, keys: Tensor, grid: Grid):
+        self.grid = grid
+        self.images, self.heads = queries.shape[:2]
+        self.local = local
+        self.gathering = gathering
+        self.queries, self.keys = widened(queries), widened(keys)
+
+    def broadcast(self, patches: Tensor) -> Tensor:
+        """How much some patches `[q]` (counted without global tokens) read from each global token: `[B, h, q, T]`."""
+        return softmax_rows(self.queries[:, :, patches], self.keys, None, self.queries.shape[-1] ** -0.5)
+
+    def compact(self, queries: Tensor) -> tuple[Tensor, None]:
+        aux = self.grid.aux
+        rows = self.queries.new_zeros(self.images, self.heads, len(queries), self.grid.tokens)
+        is_global = queries < aux
+        rows[:, :, is_global, aux:] = self.gathering[:, :, queries[is_global]]
+        patches = queries[~is_global] - aux
+        far = self.broadcast(patches) @ self.gathering
+        rows[:, :, ~is_global, aux:] = (self.local.rows(patches) + far) / 2
+        return rows, None

@@ -1,0 +1,256 @@
+"""Are the maps true? The pointing game, and what happens when the places a map names are taken away or put back.
+
+A map is true to the world if its highest place lies on the thing it is about (pointing game, Zhang et al., 2016), and
+true to the model if the model's sureness falls soon when its highest places are taken away, and rises soon when they
+are put back (deletion and insertion, Petsiuk et al., 2018). Random maps and the middle of the image show what comes for
+free.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .attention import attention
+from .cam import grad_cam
+from .capture import Capture, capture
+from .dense import dense_rollout
+from .disturb import curves
+from .maps import Floats
+from .predicted import Predicted, predicted_classes
+from .rollout import rollout
+from .subjects import Opened
+from .truth import Known, known_images, open_known
+
+BASELINES = ("random", "centre")
+OF_CLASSIFIERS = ("rollout", "attention", "grad-cam")
+OF_DENSE = ("dense-rollout", "rollout", "prediction")
+SCORED = tuple(dict.fromkeys((*OF_CLASSIFIERS, *OF_DENSE)))
+DRAWS = 2000  # of the bootstrap
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its 95 % interval over images."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class MethodScore:
+    """How true the maps of one method are.
+
+    Attributes:
+        method: Its name.
+        pointing: Share of maps whose highest place lies on the thing.
+        deletion: Area under the curve of the model's sureness while the highest places are taken away: low is good.
+        insertion: The same while they are put back: high is good.
+        deletion_curve: Mean sureness at each step `[steps + 1]`.
+        insertion_curve: Mean sureness at each step `[steps + 1]`.
+    """
+
+    method: str
+    pointing: Interval
+    deletion: Interval
+    insertion: Interval
+    deletion_curve: Floats
+    insertion_curve: Floats
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How true the maps of several methods are.
+
+    Attributes:
+        model: Name of the model.
+        source: The data.
+        split: Which split of them.
+        images: Images that were looked at.
+        cases: Maps of each method: one for each class that the model found in an image where it really is.
+        covered: Mean share of the image that the thing covers: what blind pointing would hit.
+        methods: The scores.
+    """
+
+    model: str
+    source: str
+    split: str
+    images: int
+    cases: int
+    covered: float
+    methods: tuple[MethodScore, ...]
+
+    def __getitem__(self, method: str) -> MethodScore:
+        return next(row for row in self.methods if row.method == method)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One class that a model found where it really is, and a map of it for each method `[H, W]`."""
+
+    image: int
+    number: int
+    place: NDArray[np.bool_]
+    region: Tensor | None
+    maps: dict[str, Floats]
+
+
+def score(
+    opened: Opened,
+    source: str,
+    methods: Sequence[str] | None = None,
+    *,
+    limit: int = 200,
+    steps: int = 10,
+    seed: int = 0,
+    progress: Callable[[Any], Iterable[Any]] = iter,
+) -> Scores:
+    """Score the maps of methods on data whose things have known places.
+
+    A classifier is asked about its answer, if that class is in the image; a segmenter or detector about every class
+    that it finds and that is in the image. Intervals come from a bootstrap over images.
+
+    Args:
+        opened: The model.
+        source: Data with boxes or masks.
+        methods: Names of methods; None takes all that fit the model.
+        limit: Images at most.
+        steps: Steps of the curves.
+        seed: Of random maps, of ties, and of the bootstrap.
+        progress: Wraps the numbers of the images, to show how far the work is.
+    """
+    chosen = fitting(opened, methods)
+    known = open_known(source, opened)
+    random = np.random.default_rng(seed)
+    indices = np.sort(random.permutation(len(known.split))[:limit])
+    hits: dict[str, list[list[float]]] = {name: [] for name in (*chosen, *BASELINES)}
+    falls: dict[str, list[NDArray]] = {name: [] for name in hits}
+    rises: dict[str, list[NDArray]] = {name: [] for name in hits}
+    owners, covered, seen = [], [], 0
+    for image in known_images(known, opened, progress([int(index) for index in indices])):
+        seen += 1
+        for case in cases_of(opened, image, chosen, random):
+            owners.append(seen)
+            covered.append(float(case.place.mean()))
+            for name, values in case.maps.items():
+                hits[name].append([float(case.place[highest(values, random)])])
+                fall, rise = curves(opened, image.view, case.number, case.region, values, steps, random)
+                falls[name].append(fall)
+                rises[name].append(rise)
+    if not owners:
+        raise ValueError(f"{opened.name} finds nothing in {seen} images of {source} that is there; train it first.")
+    rows = [
+        MethodScore(
+            name,
+            interval(np.array(hits[name])[:, 0], owners, seed),
+            interval(area(falls[name]), owners, seed),
+            interval(area(rises[name]), owners, seed),
+            np.mean(falls[name], axis=0).astype(np.float32),
+            np.mean(rises[name], axis=0).astype(np.float32),
+        )
+        for name in hits
+    ]
+    mean = float(np.mean(covered))
+    return Scores(opened.name, source, known.split_name, seen, len(owners), mean, tuple(rows))
+
+
+def fitting(opened: Opened, methods: Sequence[str] | None) -> list[str]:
+    """The methods that are asked for, if they fit the model's task."""
+    possible = OF_CLASSIFIERS if opened.task == "classify" else OF_DENSE
+    for name in methods or ():
+        if name not in possible:
+            raise ValueError(f"{name} can't be scored with a model to {opened.task}; use {', '.join(possible)}.")
+    return list(methods or possible)
+
+
+def cases_of(opened: Opened, image: Known, methods: Sequence[str], random: np.random.Generator) -> list[Case]:
+    """The classes that the model finds in an image and that are there, with their maps."""
+    seen = capture(opened.model, image.view.normalised(opened.input))
+    if opened.task == "classify":
+        number = int(seen.output[0].argmax())
+        if number not in image.places:
+            return []
+        found = [number]
+        made = {name: [map_of_answer(seen, name, number)] for name in methods}
+        regions: list[Tensor | None] = [None]
+    else:
+        predicted = predicted_classes(seen.output, 0, image.view.size, only=list(image.places))
+        if not predicted.numbers:
+            return []
+        found = list(predicted.numbers)
+        made = {name: maps_of_classes(seen, name, predicted) for name in methods}
+        regions = list(predicted.masks)
+    cases = []
+    for place, number in enumerate(found):
+        free = {"random": random_map(seen, random), "centre": centre_map(image.view.size)}
+        maps = {name: values[place] for name, values in made.items()} | free
+        cases.append(Case(0, number, image.places[number], regions[place], maps))
+    return cases
+
+
+def map_of_answer(seen: Capture, method: str, number: int) -> Floats:
+    """A map of a classifier's answer `[H, W]`."""
+    if method == "rollout":
+        return rollout(seen).in_pixels()[0, 0]
+    if method == "attention":
+        layer = seen.mixing_layer()
+        tokens = [0] if layer.grid.aux else list(range(layer.grid.tokens))
+        found = attention(seen, layer=layer.name, tokens=tokens).maps()
+        return found.in_pixels()[0].mean(axis=0)
+    return grad_cam(seen.model, seen.images, classes=[number]).in_pixels()[0, 0]
+
+
+def maps_of_classes(seen: Capture, method: str, found: Predicted) -> list[Floats]:
+    """A map `[H, W]` for each class that a segmenter or detector found."""
+    if method == "prediction":  # what was predicted, as a map: what the roll-out has to add to
+        return [mask.float().cpu().numpy() for mask in found.masks]
+    made = dense_rollout(seen, masks=found.masks[None])
+    if method == "rollout":
+        return [made.overall.in_pixels()[0, 0]] * len(found.numbers)
+    return list(made.classes.in_pixels()[0])
+
+
+def random_map(seen: Capture, random: np.random.Generator) -> Floats:
+    """Random numbers on the model's patches `[H, W]`."""
+    height, width = seen.image_size
+    cells = random.random((seen.first.height, seen.first.width), dtype=np.float32)
+    return cells.repeat(seen.cell[0], axis=0).repeat(seen.cell[1], axis=1)[:height, :width]
+
+
+def centre_map(size: tuple[int, int]) -> Floats:
+    """The nearer to the middle, the higher `[H, W]`."""
+    rows, columns = (np.abs(np.arange(side) - (side - 1) / 2) / side for side in size)
+    return -np.hypot(rows[:, None], columns).astype(np.float32)
+
+
+def highest(values: Floats, random: np.random.Generator) -> tuple[int, int]:
+    """Row and column of the highest place; the middle of its cell, and a random one of several as high."""
+    top = np.flatnonzero(values == np.nanmax(values))
+    row, column = divmod(int(random.choice(top)), values.shape[1])
+    return row, column
+
+
+def area(rows: list[NDArray]) -> NDArray[np.float64]:
+    """Area under each curve `[n]`, from nothing to everything."""
+    curves = np.array(rows, dtype=np.float64)
+    return ((curves[:, 1:] + curves[:, :-1]) / 2).mean(axis=1)
+
+
+def interval(values: NDArray[np.floating], owners: Sequence[int], seed: int) -> Interval:
+    """The mean of values `[n]`, and where it would lie with other images: a bootstrap over their owners.
+
+    Example:
+        >>> found = interval(np.array([1.0, 0.0, 1.0, 1.0]), [1, 1, 2, 3], seed=0)
+        >>> found.mean, found.low <= 0.75 <= found.high
+        (0.75, True)
+    """
+    _, groups = np.unique(owners, return_inverse=True)
+    sums, counts = np.bincount(groups, weights=values), np.bincount(groups)
+    draws = np.random.default_rng(seed).integers(0, len(sums), (DRAWS, len(sums)))
+    means = sums[draws].sum(axis=1) / counts[draws].sum(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return Interval(float(np.mean(values)), float(low), float(high))
