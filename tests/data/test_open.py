@@ -15,7 +15,8 @@ def refused(source: str) -> str:
 
 ALLOWED = (
     "a folder of class folders, a .csv, .tsv or .parquet table, an .npz file, .tar shards, a Hugging Face data set "
-    "(hf:owner/name), or one of digits, cifar10, cifar100, flowers102, oxford_pets, fashion_mnist."
+    "(hf:owner/name), a folder or .zip with COCO, VOC or YOLO annotations or with masks, or one of digits, shapes, "
+    "cifar10, cifar100, flowers102, oxford_pets, fashion_mnist."
 )
 
 

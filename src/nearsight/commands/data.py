@@ -7,11 +7,35 @@ from typing import Annotated
 import typer
 
 data_app = typer.Typer(help="Look at data before training with them.", no_args_is_help=True, rich_markup_mode=None)
+make_app = typer.Typer(help="Make data to try things out with.", no_args_is_help=True, rich_markup_mode=None)
+data_app.add_typer(make_app, name="make")
 
 
 @data_app.callback()
 def group() -> None:
-    """Look at data before training with them."""
+    """Look at data before training with them, or make some."""
+
+
+@make_app.callback()
+def make_group() -> None:
+    """Make data to try things out with."""
+
+
+@make_app.command()
+def shapes(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist, or be empty.")],
+    images: Annotated[
+        int, typer.Option(min=4, help="Training pictures; a quarter as many for validation and for the test.")
+    ] = 400,
+    size: Annotated[int, typer.Option(min=32, max=4096, help="Pixels of the longer side.")] = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed draws other pictures.")] = 0,
+) -> None:
+    """Draw shapes on cluttered ground, with boxes, masks and classes, for detection and segmentation."""
+    from ..data.scenes.shapes_files import write_shapes
+
+    counts = write_shapes(out, images, size, seed)
+    listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    print(f"Wrote {out}: {listed} pictures; objects in annotations/, regions in masks/.")
 
 
 @data_app.command()

@@ -223,7 +223,7 @@ def leave_signals_to_others(worker: int) -> None:
 
 def default_workers(kind: str, device: torch.device) -> int:
     """Processes that read images: none for arrays in memory, else what the machine has beside the training."""
-    if kind in ("arrays", "digits"):
+    if kind in ("arrays", "digits", "shapes"):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(8, cores) if device.type != "cpu" else min(2, cores // 2)

@@ -12,27 +12,31 @@ from .places import is_pattern
 from .samples import Data
 from .split import restore_splits
 
-NAMES = ("digits", "cifar10", "cifar100", "flowers102", "oxford_pets", "fashion_mnist")
+NAMES = ("digits", "shapes", "cifar10", "cifar100", "flowers102", "oxford_pets", "fashion_mnist")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 KINDS = (
     "a folder of class folders, a .csv, .tsv or .parquet table, an .npz file, .tar shards, a Hugging Face data set "
-    f"(hf:owner/name), or one of {', '.join(NAMES)}"
+    "(hf:owner/name), a folder or .zip with COCO, VOC or YOLO annotations or with masks, "
+    f"or one of {', '.join(NAMES)}"
 )
 OPTIONS = ("path", "label", "split", "image", "config")
+SCENE_OPTIONS = ("background", "ignore", "images", "size", "seed")
+TASKS = ("classify", "detect", "segment")
 
 
-def open_data(source: str | os.PathLike[str]) -> Data:
-    """Labelled images from any source.
+def open_data(source: str | os.PathLike[str], task: str | None = None) -> Data:
+    """Annotated images from any source.
 
     What it is, is told in this order: a known name (write `./digits` for a folder of that name), `hf:` and an id, a
     folder or file that exists, a pattern or URL of shards, an id `owner/name` of the Hugging Face hub.
 
     Args:
         source: A folder, a file, a pattern, a URL or a name. Columns of a table are chosen by adding
-            `?path=COLUMN&label=COLUMN`.
+            `?path=COLUMN&label=COLUMN`; of regions, `?background=off` or `?ignore=0` say what is not counted.
+        task: `classify`, `detect` or `segment`; None follows the data, and detects where objects have masks, too.
 
     Raises:
-        ValueError: The source is none of these, or not in order.
+        ValueError: The source is none of these, not in order, or not for this task.
 
     Example:
         >>> data = open_data("digits")
@@ -42,9 +46,10 @@ def open_data(source: str | os.PathLike[str]) -> Data:
         (1438, 359)
     """
     text = os.fspath(source)
-    data = open_any(text)
-    if len(data.classes) < 2:
-        raise ValueError(f"{text} has the one class {data.classes[0]}; to tell images apart takes at least two.")
+    data = open_any(text, task)
+    if len(data.classes) < 2 and data.task != "detect":
+        things = "images" if data.task == "classify" else "pixels"
+        raise ValueError(f"{text} has the one class {data.classes[0]}; to tell {things} apart takes at least two.")
     return data
 
 
@@ -61,11 +66,44 @@ def open_again(record: Mapping[str, Any]) -> Data:
     bare, mark, options = source.partition("?")
     place = os.path.join(record.get("folder", ""), bare)
     is_elsewhere = not os.path.exists(bare) and os.path.exists(place)
-    return restore_splits(open_any(place + mark + options if is_elsewhere else source), dict(record))
+    text = place + mark + options if is_elsewhere else source
+    return restore_splits(open_any(text, record.get("task")), dict(record))
 
 
-def open_any(text: str) -> Data:
+def open_any(text: str, task: str | None = None) -> Data:
     """The data, of whatever kind and with however many classes."""
+    if task is not None and task not in TASKS:
+        raise ValueError(f"There is no task {task!r}; tasks are {', '.join(TASKS)}.")
+    if task == "classify" and text.partition("?")[0] == "shapes":
+        raise ValueError("shapes has objects and regions, but no label for each image; the tasks are detect, segment.")
+    data = None if task == "classify" else open_annotated(text, task)
+    if data is None:
+        data = open_labelled(text)
+    if task is not None and data.task != task:
+        raise ValueError(
+            f"{text} has {'a label for each image' if data.task == 'classify' else 'no labels for whole images'}, "
+            f"which is not what the task {task} learns from; give other data or the task {data.task}."
+        )
+    return data
+
+
+def open_annotated(text: str, task: str | None) -> Data | None:
+    """The data if they are of objects or regions, else None."""
+    bare, options = parse_options(text)
+    if bare == "shapes":
+        from .scenes.find import open_made
+
+        return open_made(text, task, options)
+    path = Path(bare).expanduser()
+    if not (path.is_dir() or (path.is_file() and path.suffix.lower() in (".zip", ".json", ".yaml", ".yml"))):
+        return None
+    from .scenes.find import open_scenes
+
+    return open_scenes(path, task, options)
+
+
+def open_labelled(text: str) -> Data:
+    """Data with a label for each image."""
     if text == "digits":
         from .digits import open_digits
 
@@ -103,8 +141,9 @@ def parse_options(text: str) -> tuple[str, dict[str, str]]:
         return text, {}
     bare, mark, query = text.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
-    if mark and (not options or set(options) - set(OPTIONS)) and "*" not in text and ".tar" not in text:
-        raise ValueError(f"{text} has {query or 'nothing'} after the question mark; {', '.join(OPTIONS)} can be set.")
+    known = (*OPTIONS, *SCENE_OPTIONS)
+    if mark and (not options or set(options) - set(known)) and "*" not in text and ".tar" not in text:
+        raise ValueError(f"{text} has {query or 'nothing'} after the question mark; {', '.join(known)} can be set.")
     return (bare, options) if options else (text, {})
 
 

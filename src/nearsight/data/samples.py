@@ -3,10 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What is to be learnt of an image. classify: its class number. detect: tensors `boxes` [n, 4] (x1, y1, x2, y2 in
+# pixels, float32), `labels` [n], `crowd` [n] (bool), `area` [n] and, where the data have masks, `masks` [n, H, W]
+# (bool). segment: class numbers [H, W] as bytes, 255 where none counts.
+Target: TypeAlias = "int | dict[str, Tensor] | Tensor"
 
 
 class BadImage(ValueError):
@@ -29,9 +38,13 @@ class Split(ABC):
 
     Attributes:
         labels: Class numbers `[n]`.
+        task: `classify`, `detect` or `segment`.
+        masks: Whether the objects to detect have masks.
     """
 
     labels: NDArray[np.int64]
+    task: str = "classify"
+    masks: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -56,6 +69,10 @@ class Split(ABC):
     def content(self, index: int) -> bytes:
         """The bytes of the file, or of the array; equal bytes are equal images."""
 
+    def target(self, index: int) -> Target:
+        """What is to be learnt of the image; without more, its class number."""
+        return int(self.labels[index])
+
     def blocks(self) -> Sequence[int]:
         """Sizes of the runs of images that are best read together (the shards of an archive); they sum to `len`."""
         return (len(self),)
@@ -68,6 +85,7 @@ class Subset(Split):
         self.whole = whole
         self.indices = np.asarray(indices, dtype=np.int64)
         self.labels = whole.labels[self.indices]
+        self.task, self.masks = whole.task, whole.masks
 
     def name(self, index: int) -> str:
         return self.whole.name(int(self.indices[index]))
@@ -78,6 +96,9 @@ class Subset(Split):
     def content(self, index: int) -> bytes:
         return self.whole.content(int(self.indices[index]))
 
+    def target(self, index: int) -> Target:
+        return self.whole.target(int(self.indices[index]))
+
     def blocks(self) -> Sequence[int]:
         ends = np.cumsum(self.whole.blocks())
         shard = np.searchsorted(ends, self.indices, side="right")
@@ -87,11 +108,12 @@ class Subset(Split):
 
 @dataclass(frozen=True)
 class Data:
-    """Labelled images for classification.
+    """Annotated images.
 
     Attributes:
         source: What the user named.
-        kind: Which sort of source it is: `folder`, `table`, `arrays`, `torchvision`, `hub`, `shards`, `digits`.
+        kind: Which sort of source it is: `folder`, `table`, `arrays`, `torchvision`, `hub`, `shards`, `digits`; for
+            objects and regions `coco`, `voc`, `yolo`, `masks`, `shapes`.
         classes: Names of the classes, by number; the same in all splits.
         train: Images to learn from; None if the source has only others.
         val: Images to choose the best epoch by.
@@ -104,6 +126,16 @@ class Data:
     train: Split | None = None
     val: Split | None = None
     test: Split | None = None
+
+    @property
+    def task(self) -> str:
+        """What the annotations are for: `classify`, `detect` or `segment`."""
+        return next((split.task for split in self.splits().values()), "classify")
+
+    @property
+    def masks(self) -> bool:
+        """Whether the objects to detect have masks."""
+        return any(split.masks for split in self.splits().values())
 
     def splits(self) -> dict[str, Split]:
         """The splits there are, by name."""

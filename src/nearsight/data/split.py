@@ -48,6 +48,8 @@ def carve(data: Data, name: str, fraction: float, seed: int) -> Data:
     assert data.train is not None
     counts = np.bincount(data.train.labels, minlength=len(data.classes))
     few = [title for title, count in zip(data.classes, counts, strict=True) if count < 2]
+    if data.task != "classify" and len(data.train) > 1:
+        few = []  # an image has several classes: that one is labelled with a class says little of how many have it
     if 2 * len(few) > len(data.classes):
         raise ValueError(
             f"{data.source} has no {name} split, and none can be made: {len(few)} of {len(data.classes)} classes have "
@@ -130,6 +132,7 @@ def describe_splits(data: Data) -> dict[str, Any]:
     return {
         "source": data.source,
         "kind": data.kind,
+        **({} if data.task == "classify" else {"task": data.task}),
         "classes": list(data.classes),
         "splits": {name: describe_split(split, data.classes) for name, split in data.splits().items()},
     }

@@ -1,0 +1,1 @@
+"""Images with objects or regions: sources of every form, transforms, batches and checks."""

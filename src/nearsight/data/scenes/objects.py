@@ -1,0 +1,223 @@
+"""Objects of an image: boxes, classes, and masks that stay outlines or run lengths until they are needed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Rle = dict[str, Any]  # COCO's run lengths: `size` [height, width] and `counts`, as bytes
+Shape = list[NDArray[np.float32]] | Rle  # rings of points [p, 2], or run lengths
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects of one image, in its pixels.
+
+    Attributes:
+        size: Height and width of the image.
+        boxes: x1, y1, x2, y2 `[n, 4]`.
+        labels: Class numbers `[n]`.
+        crowd: Whether it is a group that does not count as one object `[n]`.
+        area: Pixels, as annotated `[n]`.
+        shapes: The masks as outlines or run lengths; None where there are no masks.
+    """
+
+    size: tuple[int, int]
+    boxes: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    crowd: NDArray[np.bool_]
+    area: NDArray[np.float32]
+    shapes: list[Shape] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def keep(self, kept: NDArray[np.bool_]) -> "Objects":
+        """Some of the objects `[n]`."""
+        shapes = (
+            None if self.shapes is None else [shape for shape, stays in zip(self.shapes, kept, strict=True) if stays]
+        )
+        arrays = {name: getattr(self, name)[kept] for name in ("boxes", "labels", "crowd", "area")}
+        return replace(self, shapes=shapes, **arrays)
+
+    def tidy(self) -> "Objects":
+        """Boxes cut off at the image's border; those without extent are left out."""
+        height, width = self.size
+        boxes = self.boxes.clip(0, np.array([width, height, width, height], dtype=np.float32))
+        return replace(self, boxes=boxes).keep(np.all(boxes[:, 2:] > boxes[:, :2], axis=1))
+
+    def resized(self, size: tuple[int, int]) -> "Objects":
+        """The objects of the image in another size."""
+        if size == self.size:
+            return self
+        tall, wide = size[0] / self.size[0], size[1] / self.size[1]
+        factors = np.array([wide, tall, wide, tall], dtype=np.float32)
+        shapes = None if self.shapes is None else [resize_shape(shape, tall, wide, size) for shape in self.shapes]
+        area = (self.area * (tall * wide)).astype(np.float32)
+        return replace(self, size=size, boxes=self.boxes * factors, area=area, shapes=shapes)
+
+    def rles(self) -> list[Rle]:
+        """The masks as run lengths; there must be masks."""
+        assert self.shapes is not None
+        return [to_rle(shape, self.size) for shape in self.shapes]
+
+    def dense(self) -> NDArray[np.bool_]:
+        """The masks `[n, H, W]`; there must be masks."""
+        return decode_masks(self.rles(), self.size)
+
+    def target(self) -> "dict[str, Tensor]":
+        """Tensors: `boxes`, `labels`, `crowd`, `area` and, where there are masks, `masks` [n, H, W]."""
+        import torch
+
+        target = {name: torch.from_numpy(getattr(self, name)) for name in ("boxes", "labels", "crowd", "area")}
+        return target if self.shapes is None else {**target, "masks": torch.from_numpy(self.dense())}
+
+    def truth(self) -> dict[str, Any]:
+        """What a prediction is compared with: arrays as in `target`, but masks as run lengths (`rles`)."""
+        truth: dict[str, Any] = {name: getattr(self, name) for name in ("boxes", "labels", "crowd", "area")}
+        return truth if self.shapes is None else {**truth, "rles": self.rles()}
+
+    def paint(self, numbers: NDArray[np.uint8], empty: int) -> NDArray[np.uint8]:
+        """A map of classes `[H, W]`, small objects over large ones.
+
+        Args:
+            numbers: The value for each class.
+            empty: The value where there is no object.
+        """
+        canvas = np.full(self.size, empty, dtype=np.uint8)
+        assert self.shapes is not None
+        for place in np.argsort(-self.area, kind="stable"):
+            canvas[decode_masks([to_rle(self.shapes[place], self.size)], self.size)[0]] = numbers[self.labels[place]]
+        return canvas
+
+
+def resize_shape(shape: Shape, tall: float, wide: float, size: tuple[int, int]) -> Shape:
+    """Outlines for the image in another size. Run lengths keep theirs: `to_rle` changes it."""
+    if isinstance(shape, dict):
+        return shape
+    return [ring * np.array([wide, tall], dtype=np.float32) for ring in shape]
+
+
+def to_rle(shape: Shape, size: tuple[int, int]) -> Rle:
+    """Run lengths of one mask at a size."""
+    from faster_coco_eval.core import mask as codec
+
+    if not isinstance(shape, dict) and not shape:
+        return codec.encode(np.zeros(size, dtype=np.uint8, order="F"))
+    if not isinstance(shape, dict):
+        rings = [ring.astype(np.float64).ravel().tolist() for ring in shape]
+        return codec.merge(codec.frPyObjects(rings, *size))
+    if tuple(shape["size"]) == tuple(size):
+        return shape
+    whole = codec.decode(shape)
+    rows = ((np.arange(size[0]) + 0.5) * (whole.shape[0] / size[0])).astype(np.int64)
+    columns = ((np.arange(size[1]) + 0.5) * (whole.shape[1] / size[1])).astype(np.int64)
+    return codec.encode(np.asfortranarray(whole[rows][:, columns]))
+
+
+def decode_masks(rles: Sequence[Rle], size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Masks `[n, H, W]` of run lengths at this size."""
+    from faster_coco_eval.core import mask as codec
+
+    if not rles:
+        return np.zeros((0, *size), dtype=bool)
+    return np.ascontiguousarray(codec.decode(list(rles)).transpose(2, 0, 1)).view(bool)
+
+
+def encode_masks(masks: NDArray[np.bool_]) -> list[Rle]:
+    """Run lengths of masks `[n, H, W]`.
+
+    Example:
+        >>> square = np.zeros((1, 4, 6), dtype=bool)
+        >>> square[0, 1:3, 2:5] = True
+        >>> rle = encode_masks(square)
+        >>> bool((decode_masks(rle, (4, 6)) == square).all())
+        True
+    """
+    from faster_coco_eval.core import mask as codec
+
+    if not len(masks):
+        return []
+    return codec.encode(np.asfortranarray(masks.transpose(1, 2, 0).astype(np.uint8)))
+
+
+class Outlines:
+    """The masks of many objects in a few arrays, which worker processes share.
+
+    Objects are added in order; an object without a mask is added as None.
+    """
+
+    def __init__(self) -> None:
+        self._points: list[NDArray[np.float32]] = []
+        self._ring_sizes: list[int] = []
+        self._rings: list[int] = []
+        self._codes: list[bytes] = []
+        self._code_sizes: list[tuple[int, int]] = []
+
+    def add(self, shape: Shape | None) -> None:
+        """Take the next object's mask."""
+        rings = [] if shape is None or isinstance(shape, dict) else shape
+        self._points += rings
+        self._ring_sizes += map(len, rings)
+        self._rings.append(len(rings))
+        self._codes.append(shape["counts"] if isinstance(shape, dict) else b"")
+        self._code_sizes.append(tuple(shape["size"]) if isinstance(shape, dict) else (0, 0))
+
+    def pack(self, order: NDArray[np.int64]) -> "PackedOutlines":
+        """All masks in a given order of the objects, in arrays."""
+        ring_starts = np.concatenate([[0], np.cumsum(self._rings, dtype=np.int64)]).astype(np.int64)
+        rings = [ring for number in order for ring in range(ring_starts[number], ring_starts[number + 1])]
+        points = [self._points[ring] for ring in rings]
+        codes = [self._codes[number] for number in order]
+        return PackedOutlines(
+            points=np.concatenate(points) if points else np.zeros((0, 2), dtype=np.float32),
+            ring_ends=ends([self._ring_sizes[ring] for ring in rings]),
+            object_ends=ends([self._rings[number] for number in order]),
+            codes=b"".join(codes),
+            code_ends=ends(list(map(len, codes))),
+            code_sizes=np.array([self._code_sizes[number] for number in order], dtype=np.int32).reshape(-1, 2),
+        )
+
+
+@dataclass(frozen=True)
+class PackedOutlines:
+    """Masks by number of the object.
+
+    Attributes:
+        points: Of all rings `[p, 2]`.
+        ring_ends: Where the points of each ring end, after a 0.
+        object_ends: Where the rings of each object end, after a 0.
+        codes: Run lengths of all objects that have them.
+        code_ends: Where the run lengths of each object end, after a 0.
+        code_sizes: Height and width of their masks `[n, 2]`.
+    """
+
+    points: NDArray[np.float32]
+    ring_ends: NDArray[np.int64]
+    object_ends: NDArray[np.int64]
+    codes: bytes
+    code_ends: NDArray[np.int64]
+    code_sizes: NDArray[np.int32]
+
+    @property
+    def there(self) -> NDArray[np.bool_]:
+        """Which objects have a mask `[n]`."""
+        return (np.diff(self.object_ends) > 0) | (np.diff(self.code_ends) > 0)
+
+    def shape(self, number: int) -> Shape:
+        """The mask of an object; no rings where it has none."""
+        first, last = self.code_ends[number], self.code_ends[number + 1]
+        if last > first:
+            return {"size": self.code_sizes[number].tolist(), "counts": self.codes[first:last]}
+        rings = range(self.object_ends[number], self.object_ends[number + 1])
+        return [self.points[self.ring_ends[ring] : self.ring_ends[ring + 1]] for ring in rings]
+
+
+def ends(sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Where pieces of these sizes end, after a 0."""
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)

@@ -1,0 +1,146 @@
+"""Find images and their masks by how folders and files are called."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..image import is_image_name
+from .locate import split_of
+from .scenes import Flaws
+from .tree import Tree, join
+
+IMAGE_FOLDERS = (
+    *("images", "image", "imgs", "img", "img_dir", "jpegimages", "rgb", "frames", "inputs", "input"),
+    *("701_stillsraw_full", "leftimg8bit"),
+)
+MASK_FOLDERS = (
+    *("masks", "mask", "labels", "label", "annotations", "annotation", "annots", "annot", "ann_dir"),
+    *("segmentationclass", "segmentations", "segmentation", "ground_truth", "groundtruth", "gt", "targets", "target"),
+    *("labeledapproved_full", "gtfine"),
+)
+MASK_SUFFIXES = ("_labels", "_masks", "_mask", "_label", "_annotations", "_annotation", "_annot", "annot", "_gt")
+MASK_END = re.compile(
+    r"(_gtfine_labeltrainids|_gtfine_labelids|_labeltrainids|_labelids|_segmentation|_annotation|_groundtruth|_labels"
+    r"|_label|_masks|_mask|_seg|_gt|_l|_manual1)$"
+)
+IMAGE_END = re.compile(r"(_leftimg8bit|_image|_img|_sat|_rgb)$")
+MATCHED = 0.5  # share of the images that must have a mask, or the folders are something else
+
+
+@dataclass
+class Pairs:
+    """Images of a split with their masks, in the same order, and what lacks the other."""
+
+    images: list[str] = field(default_factory=list)
+    masks: list[str] = field(default_factory=list)
+    flaws: Flaws = field(default_factory=Flaws)
+
+
+def find_pairs(tree: Tree) -> dict[str, Pairs]:
+    """Images and masks by split; none if the layout is none of these.
+
+    `images/` beside `masks/`, either inside folders of splits or with such folders inside; `train/` beside
+    `train_labels/`; or masks beside their images, with an ending such as `_mask`.
+    """
+    for layout in (folders_inside_splits, splits_inside_folders, named_after, beside_images):
+        found = {split: pairs for split, pairs in layout(tree).items() if pairs.images}
+        if found:
+            return {split: found[split] for split in ("train", "val", "test") if split in found}
+    return {}
+
+
+def folders_inside_splits(tree: Tree) -> dict[str, Pairs]:
+    """`train/images/1.jpg` and `train/masks/1.png`."""
+    found: dict[str, Pairs] = {}
+    for name in tree.folders():
+        split = split_of(name)
+        both = both_folders(tree, name)
+        if split is not None and both is not None:
+            found[split] = match(tree.images(both[0]), tree.images(both[1]), *both)
+    return found
+
+
+def splits_inside_folders(tree: Tree) -> dict[str, Pairs]:
+    """`images/train/1.jpg` and `masks/train/1.png`, or `images/1.jpg` and `masks/1.png`."""
+    both = both_folders(tree, "")
+    if both is None:
+        return {}
+    images, masks = both
+    inside = {split_of(name): name for name in tree.folders(images)}
+    found: dict[str, Pairs] = {}
+    for split, name in inside.items():
+        other = next(
+            (folder for folder in tree.folders(masks) if split is not None and split_of(folder) == split), None
+        )
+        if split is not None and other is not None:
+            here, there = join(images, name), join(masks, other)
+            found[split] = match(tree.images(here), tree.images(there), here, there)
+    return found or {"train": match(tree.images(images), tree.images(masks), images, masks)}
+
+
+def named_after(tree: Tree) -> dict[str, Pairs]:
+    """`train/1.jpg` and `train_labels/1.png`."""
+    found: dict[str, Pairs] = {}
+    names = {name.casefold(): name for name in tree.folders()}
+    for low, name in names.items():
+        mask = next((names[low + suffix] for suffix in MASK_SUFFIXES if low + suffix in names), None)
+        if mask is not None:
+            pairs = match(tree.images(name), tree.images(mask), name, mask)
+            if pairs.images:
+                found[split_of(name) or "train"] = pairs
+    return found
+
+
+def beside_images(tree: Tree) -> dict[str, Pairs]:
+    """`1.jpg` and `1_mask.png` in one folder."""
+    found: dict[str, Pairs] = {}
+    folders = {name: split_of(name) for name in tree.folders() if split_of(name)} or {"": "train"}
+    for folder, split in folders.items():
+        paths = [join(folder, name) for name in tree.files(folder) if is_image_name(name)]
+        masks = [path for path in paths if MASK_END.search(path.rpartition(".")[0].casefold())]
+        images = [path for path in paths if path not in set(masks)]
+        if masks and split is not None:
+            found[split] = match(images, masks, folder, folder)
+    return found
+
+
+def both_folders(tree: Tree, base: str) -> tuple[str, str] | None:
+    """The folder of images and the folder of masks inside a folder; None if one is missing."""
+    images = next((path for name in IMAGE_FOLDERS if (path := tree.find(name, base)) is not None), None)
+    candidates = [path for name in MASK_FOLDERS if (path := tree.find(name, base)) is not None]
+    masks = next((path for path in candidates if path != images and any(map(is_image_name, tree.below(path)))), None)
+    return (images, masks) if images is not None and masks is not None else None
+
+
+def match(images: Iterable[str], masks: Iterable[str], image_root: str, mask_root: str) -> Pairs:
+    """Pair images with masks of the same path below their folders, or else of the same name.
+
+    Nothing is returned if fewer than half of the images have a mask: then the folders are something else.
+    """
+    pictures = list(images)
+    by_path: dict[str, str] = {}
+    by_name: dict[str, str] = {}
+    for mask in masks:
+        by_path.setdefault(bare(mask, mask_root), mask)
+    for key, mask in list(by_path.items()):
+        short = MASK_END.sub("", key)
+        by_path.setdefault(short, mask)
+        by_name.setdefault(short.rpartition("/")[2], mask)
+    pairs = Pairs()
+    for image in pictures:
+        key = bare(image, image_root)
+        short = IMAGE_END.sub("", key)
+        found = by_path.get(key) or by_path.get(short) or by_name.get(short.rpartition("/")[2])
+        if found is None:
+            pairs.flaws.note("image without a mask", image)
+        else:
+            pairs.images.append(image)
+            pairs.masks.append(found)
+    for mask in sorted(set(by_path.values()) - set(pairs.masks)):
+        pairs.flaws.note("mask without an image", mask)
+    return pairs if len(pairs.images) >= MATCHED * len(pictures) else Pairs()
+
+
+def bare(path: str, root: str) -> str:
+    """A path below a folder without its suffix, in small letters."""
+    return path.removeprefix(root).lstrip("/").rpartition(".")[0].casefold()

@@ -1,0 +1,262 @@
+"""Small pictures of shapes on cluttered ground, made here.
+
+Every picture follows from the seed and its number. Shapes differ in size, turn, colour and texture, hide parts of each
+other and are cut off at the border; the ground has gradients, clouds, strokes and noise.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from .objects import Rle, encode_masks
+
+CLASSES = ("disc", "square", "triangle", "star", "ring", "cross")
+OFTEN = (0.22, 0.20, 0.18, 0.15, 0.13, 0.12)  # how often each is drawn
+MOST = 6  # shapes in a picture
+EMPTY = 0.04  # share of pictures without any
+RADII = (0.07, 0.24)  # of a shape, as a share of the picture's side
+VISIBLE = 0.6  # share of a shape that others must leave uncovered
+TRIES = 20  # to find a place for a shape
+FINE = 4  # pixels that a pixel is drawn with, in each direction
+
+Points = NDArray[np.float64]
+Pixels = NDArray[np.float32]
+
+
+def circle(radius: float) -> Points:
+    """A circle's outline `[48, 2]`."""
+    angles = np.linspace(0, 2 * math.pi, 48, endpoint=False)
+    return radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def corners(count: int, *radii: float) -> Points:
+    """Corners at equal angles, their distances taken in turn `[count, 2]`."""
+    angles = np.arange(count) * (2 * math.pi / count) - math.pi / 2
+    lengths = np.resize(radii, count)
+    return np.stack([lengths * np.cos(angles), lengths * np.sin(angles)], axis=1)
+
+
+ARM = 0.34  # half the width of a cross's arms
+OUTLINES: dict[str, tuple[Points, ...]] = {  # the outline, and a hole
+    "disc": (circle(1.0),),
+    "square": (np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.82,),
+    "triangle": (corners(3, 1.1),),
+    "star": (corners(10, 1.15, 0.48),),
+    "ring": (circle(1.0), circle(0.55)),
+    "cross": (
+        np.array(
+            [
+                *([-ARM, -1], [ARM, -1], [ARM, -ARM], [1, -ARM], [1, ARM], [ARM, ARM]),
+                *([ARM, 1], [-ARM, 1], [-ARM, ARM], [-1, ARM], [-1, -ARM], [-ARM, -ARM]),
+            ]
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is decided of a picture before it is drawn: height and width, and the classes of its shapes."""
+
+    size: tuple[int, int]
+    kinds: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A picture of shapes.
+
+    Attributes:
+        pixels: Bytes `[H, W, 3]`.
+        labels: Classes of the shapes `[n]`.
+        rles: What is visible of each, as run lengths.
+        boxes: Around what is visible `[n, 4]`.
+        area: Visible pixels `[n]`.
+    """
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    rles: list[Rle]
+    boxes: NDArray[np.float32]
+    area: NDArray[np.float32]
+
+
+def plan_scene(seed: int, number: int, size: int) -> Plan:
+    """Decide the format and the classes of a picture."""
+    random = np.random.default_rng([seed, number])
+    short = max(16, size * 3 // 4)
+    format = ((size, size), (short, size), (size, short))[random.choice(3, p=(0.5, 0.35, 0.15))]
+    count = 0 if random.random() < EMPTY else int(random.integers(1, MOST + 1))
+    return Plan(format, random.choice(len(CLASSES), size=count, p=OFTEN).astype(np.int64))
+
+
+def make_scene(seed: int, number: int, size: int) -> Scene:
+    """Draw a picture.
+
+    Args:
+        seed: Another seed gives other pictures.
+        number: Which picture.
+        size: Pixels of the longer side.
+
+    Example:
+        >>> scene = make_scene(0, 1, 64)
+        >>> scene.pixels.shape, len(scene.labels) == len(scene.boxes)
+        ((64, 48, 3), True)
+    """
+    plan = plan_scene(seed, number, size)
+    random = np.random.default_rng([seed, number, 1])
+    canvas = draw_ground(random, plan.size)
+    labels: list[int] = []
+    owner = np.full(plan.size, -1)  # number of the shape that is seen at each pixel
+    totals: list[int] = []
+    for kind in plan.kinds:
+        cover = place_shape(random, CLASSES[kind], plan.size, owner, totals)
+        if cover is None:
+            continue
+        texture = draw_texture(random, plan.size, avoid=canvas.mean(axis=(0, 1)))
+        canvas += cover[..., None] * (texture - canvas)
+        owner[cover >= 0.5] = len(labels)
+        totals.append(int((cover >= 0.5).sum()))
+        labels.append(int(kind))
+    noise = random.normal(0, random.uniform(2, 12), (*plan.size, 3))
+    pixels = (canvas + noise).clip(0, 255).astype(np.uint8)
+    masks = owner == np.arange(len(labels))[:, None, None]
+    return Scene(
+        pixels,
+        np.array(labels, dtype=np.int64),
+        encode_masks(masks),
+        boxes_around(masks),
+        masks.sum(axis=(1, 2)).astype(np.float32),
+    )
+
+
+def place_shape(
+    random: np.random.Generator, name: str, size: tuple[int, int], owner: NDArray[np.int64], totals: list[int]
+) -> Pixels | None:
+    """How much of each pixel a new shape covers `[H, W]`, where it hides no other; None if there is no room."""
+    height, width = size
+    for _ in range(TRIES):
+        radius = math.exp(random.uniform(math.log(RADII[0]), math.log(RADII[1]))) * max(size)
+        centre = random.uniform(0.7 * radius, width - 0.7 * radius), random.uniform(0.7 * radius, height - 0.7 * radius)
+        cover = rasterise(OUTLINES[name], turn(random, radius), centre, size)
+        mask = cover >= 0.5
+        seen = [int(((owner == other) & ~mask).sum()) for other in range(len(totals))]
+        if mask.sum() >= 12 and all(left >= VISIBLE * total for left, total in zip(seen, totals, strict=True)):
+            return cover
+    return None
+
+
+def turn(random: np.random.Generator, radius: float) -> Points:
+    """A matrix `[2, 2]` that turns, stretches a little and enlarges."""
+    angle, stretch = random.uniform(0, 2 * math.pi), math.exp(random.uniform(-0.2, 0.2))
+    across, lean = random.uniform(0, math.pi), np.diag([stretch, 1 / stretch])
+    rotate = [np.array([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]]) for a in (angle, across)]
+    return radius * rotate[1] @ lean @ rotate[1].T @ rotate[0]
+
+
+def rasterise(
+    outlines: tuple[Points, ...], matrix: Points, centre: tuple[float, float], size: tuple[int, int]
+) -> Pixels:
+    """How much of each pixel an outline covers `[H, W]`, without its hole."""
+    fine = Image.new("L", (size[1] * FINE, size[0] * FINE))
+    draw = ImageDraw.Draw(fine)
+    for points, ink in zip(outlines, (255, 0), strict=False):
+        places = (points @ matrix.T + centre) * FINE
+        draw.polygon([(float(x), float(y)) for x, y in places], fill=ink)
+    return np.asarray(fine.reduce(FINE), dtype=np.float32) / np.float32(255)
+
+
+def draw_ground(random: np.random.Generator, size: tuple[int, int]) -> Pixels:
+    """The ground `[H, W, 3]`: a gradient, clouds and strokes."""
+    first, second = random.uniform(40, 215, (2, 3)).astype(np.float32)
+    share = slope(random, size)[..., None]
+    ground = first + share * (second - first) * 0.6
+    for cells in (3, 9):
+        ground += clouds(random, size, cells) * random.uniform(5, 22)
+    picture = Image.fromarray(ground.clip(0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(picture)
+    for _ in range(random.integers(3, 14)):  # strokes, which are no shapes
+        start = random.uniform(0, 1, 2) * size[::-1]
+        stop = start + random.normal(0, 0.2, 2) * max(size)
+        colour = tuple(int(value) for value in random.integers(0, 256, 3))
+        draw.line([*start.tolist(), *stop.tolist()], fill=colour, width=int(random.integers(1, 3)))
+    return np.asarray(picture, dtype=np.float32).copy()
+
+
+def draw_texture(random: np.random.Generator, size: tuple[int, int], avoid: Pixels) -> Pixels:
+    """The surface of a shape `[H, W, 3]`, in two colours away from one to avoid."""
+    first, second = away(random, avoid), away(random, avoid)
+    pattern = PATTERNS[random.choice(len(PATTERNS), p=(0.35, 0.2, 0.2, 0.15, 0.1))]
+    strength = random.uniform(0.35, 1.0)
+    return first + strength * pattern(random, size)[..., None] * (second - first)
+
+
+def away(random: np.random.Generator, avoid: Pixels) -> Pixels:
+    """A random colour that is not near another."""
+    colours = random.uniform(0, 255, (8, 3)).astype(np.float32)
+    distances = np.linalg.norm(colours - avoid, axis=1)
+    far = np.flatnonzero(distances >= 90)
+    return colours[far[0] if len(far) else distances.argmax()]
+
+
+def plain(random: np.random.Generator, size: tuple[int, int]) -> Pixels:
+    """No pattern `[H, W]`."""
+    return np.zeros(size, dtype=np.float32)
+
+
+def slope(random: np.random.Generator, size: tuple[int, int]) -> Pixels:
+    """A rise from 0 to 1 in some direction `[H, W]`."""
+    phase = direction(random, size)
+    return (phase - phase.min()) / max(float(np.ptp(phase)), 1e-6)
+
+
+def stripes(random: np.random.Generator, size: tuple[int, int]) -> Pixels:
+    """Stripes in some direction `[H, W]`."""
+    return (np.sin(direction(random, size) * (2 * math.pi / random.uniform(4, 10))) > 0).astype(np.float32)
+
+
+def checks(random: np.random.Generator, size: tuple[int, int]) -> Pixels:
+    """A turned chessboard `[H, W]`."""
+    return np.abs(stripes(random, size) - stripes(random, size))
+
+
+def spots(random: np.random.Generator, size: tuple[int, int]) -> Pixels:
+    """Speckles `[H, W]`."""
+    return (clouds(random, size, max(size) // 4)[..., 0] > 0.5).astype(np.float32)
+
+
+PATTERNS: tuple[Callable[[np.random.Generator, tuple[int, int]], Pixels], ...] = (plain, slope, stripes, checks, spots)
+
+
+def direction(random: np.random.Generator, size: tuple[int, int]) -> Pixels:
+    """How far each pixel lies in a random direction `[H, W]`."""
+    angle = random.uniform(0, 2 * math.pi)
+    rows, columns = np.arange(size[0], dtype=np.float32)[:, None], np.arange(size[1], dtype=np.float32)
+    return rows * np.float32(math.sin(angle)) + columns * np.float32(math.cos(angle))
+
+
+def clouds(random: np.random.Generator, size: tuple[int, int], cells: int) -> Pixels:
+    """Soft noise of about unit strength `[H, W, 3]`, with so many clouds across."""
+    small = random.normal(0, 48, (cells, cells, 3)).clip(-127, 127) + 128
+    large = Image.fromarray(small.astype(np.uint8)).resize(size[::-1], Image.Resampling.BICUBIC)
+    return (np.asarray(large, dtype=np.float32) - 128) / np.float32(48)
+
+
+def boxes_around(masks: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Boxes `[n, 4]` around masks `[n, H, W]`, none of them empty.
+
+    Example:
+        >>> masks = np.zeros((1, 5, 5), dtype=bool)
+        >>> masks[0, 1:3, 2:5] = True
+        >>> boxes_around(masks).tolist()
+        [[2.0, 1.0, 5.0, 3.0]]
+    """
+    boxes = np.zeros((len(masks), 4), dtype=np.float32)
+    for place, mask in enumerate(masks):
+        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+        boxes[place] = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+    return boxes

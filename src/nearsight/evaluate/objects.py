@@ -1,0 +1,287 @@
+"""How good a detection is: COCO's average precision for boxes and masks, and the best F1.
+
+Answers and truths are kept image by image as small arrays and run lengths, which processes can hand to each other; the
+precision itself is computed by faster-coco-eval.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST = 100  # answers of an image that count, the surest first
+HALF = 0.5  # overlap from which an answer is right, for F1
+NUMBERS = ("ap", "ap50", "ap75", "small", "medium", "large", "recall", "f1", "threshold", "precision_at", "recall_at")
+KINDS = {"boxes": "bbox", "masks": "segm"}
+
+
+class ImageRecord(NamedTuple):
+    """What was answered for an image, and what is true, in its pixels.
+
+    Attributes:
+        size: Height and width.
+        answer: Arrays `boxes` `[n, 4]`, `labels` `[n]`, `scores` `[n]` and, for masks, run lengths `rles`.
+        truth: Arrays `boxes` `[m, 4]`, `labels` `[m]`, `crowd` `[m]`, `area` `[m]` and, for masks, `rles`.
+    """
+
+    size: tuple[int, int]
+    answer: dict[str, Any]
+    truth: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ObjectFigures:
+    """How good answers are, by boxes or by masks. What can't be told, as there is no such object, is nan.
+
+    Attributes:
+        ap: Average precision, mean over overlaps of 0.50 to 0.95 and over classes.
+        ap50: At an overlap of 0.50.
+        ap75: At an overlap of 0.75.
+        small: `ap` of objects up to 32 × 32 pixels; likewise `medium` up to 96 × 96 and `large`.
+        recall: Share of objects found among 100 answers, mean over overlaps and classes.
+        classes: `ap` of each class `[C]`.
+        classes50: `ap50` of each class `[C]`.
+        f1: Best F1 at an overlap of 0.50, over all classes together.
+        threshold: The score from which on answers count, to reach it.
+        precision_at: Share of these answers that are right.
+        recall_at: Share of the objects that they find.
+        images: How many images were looked at.
+        objects: How many objects are in them, without crowds.
+    """
+
+    ap: float
+    ap50: float
+    ap75: float
+    small: float
+    medium: float
+    large: float
+    recall: float
+    classes: NDArray[np.float64]
+    classes50: NDArray[np.float64]
+    f1: float
+    threshold: float
+    precision_at: float
+    recall_at: float
+    images: int
+    objects: int
+
+    def as_dict(self, classes: Sequence[str]) -> dict[str, Any]:
+        """The figures as values that JSON knows; None for what can't be told."""
+        figures: dict[str, Any] = {name: known(getattr(self, name)) for name in NUMBERS}
+        by_class = {
+            name: {"ap": known(self.classes[place]), "ap50": known(self.classes50[place])}
+            for place, name in enumerate(classes)
+        }
+        return {**figures, "images": self.images, "objects": self.objects, "classes": by_class}
+
+
+class ObjectTally:
+    """Answers and truths of images.
+
+    Args:
+        classes: Number of classes.
+
+    Attributes:
+        records: By number of the image: an image that two processes looked at counts once.
+
+    Example:
+        >>> box = np.array([[10.0, 10, 30, 40]], dtype=np.float32)
+        >>> truth = {"boxes": box, "labels": np.array([0]), "crowd": np.array([False]), "area": np.array([600.0])}
+        >>> tally = ObjectTally(1)
+        >>> tally.add(0, {"boxes": box + 1, "labels": np.array([0]), "scores": np.array([0.9])}, truth, (50, 50))
+        >>> figures = tally.figures("boxes")
+        >>> figures.ap50, figures.f1, round(figures.ap, 2)
+        (1.0, 1.0, 0.7)
+    """
+
+    def __init__(self, classes: int):
+        self.classes = classes
+        self.records: dict[int, ImageRecord] = {}
+
+    def add(self, number: int, answer: Mapping[str, Any], truth: Mapping[str, Any], size: tuple[int, int]) -> None:
+        """Remember an image.
+
+        Args:
+            number: Of the image in its split.
+            answer: As `SceneInput.restore_objects` gives it; the 100 surest count.
+            truth: As the loader for evaluation gives it.
+            size: Height and width of the image.
+        """
+        order = np.argsort(-np.asarray(answer["scores"]), kind="stable")[:MOST]
+        kept: dict[str, Any] = {name: np.asarray(answer[name])[order] for name in ("boxes", "labels", "scores")}
+        if "rles" in answer:
+            kept["rles"] = [answer["rles"][place] for place in order]
+        self.records[number] = ImageRecord(size, kept, dict(truth))
+
+    def merge(self, records: Mapping[int, ImageRecord]) -> None:
+        """Take what another process remembered."""
+        self.records.update(records)
+
+    def figures(self, kind: str = "boxes") -> ObjectFigures:
+        """How good the answers are, by `boxes` or by `masks`.
+
+        Raises:
+            ValueError: No image was looked at.
+        """
+        if not self.records:
+            raise ValueError("No image was evaluated: none could be read.")
+        precision, recall = curves(self.records, self.classes, kind)
+        matches = [match(record, kind) for record in self.records.values()]
+        best = best_f1(matches)
+        by_class = mean_known(precision[:, :, :, 0], axis=(0, 1))
+        return ObjectFigures(
+            ap=mean(precision[..., 0]),
+            ap50=mean(precision[0, :, :, 0]),
+            ap75=mean(precision[5, :, :, 0]),
+            small=mean(precision[..., 1]),
+            medium=mean(precision[..., 2]),
+            large=mean(precision[..., 3]),
+            recall=mean(recall[:, :, 0]),
+            classes=by_class,
+            classes50=mean_known(precision[0, :, :, 0], axis=0),
+            **best,
+            images=len(self.records),
+            objects=sum(found.objects for found in matches),
+        )
+
+    def image_scores(self, threshold: float, kind: str = "boxes") -> dict[int, float]:
+        """F1 of each image at a threshold; 1 where there is nothing to find and nothing was answered."""
+        return {number: image_f1(match(record, kind), threshold) for number, record in self.records.items()}
+
+
+def curves(
+    records: Mapping[int, ImageRecord], classes: int, kind: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Precision `[10 overlaps, 101 recalls, C, 4 areas]` and recall `[10 overlaps, C, 4 areas]`; -1 for none."""
+    from faster_coco_eval import COCO, COCOeval_faster
+
+    truths, answers = coco_dataset(records, classes, kind)
+    with_truth = COCO(truths)
+    evaluation = COCOeval_faster(with_truth, with_truth.loadRes(answers), KINDS[kind])
+    evaluation.params.maxDets = [1, 10, MOST]
+    evaluation.evaluate()
+    evaluation.accumulate()
+    return evaluation.eval["precision"][..., -1], evaluation.eval["recall"][..., -1]
+
+
+def coco_dataset(
+    records: Mapping[int, ImageRecord], classes: int, kind: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Truths and answers as COCO's files have them; numbers count from 1, as 0 would mean no match there."""
+    truths: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
+    for number, record in records.items():
+        extents = shapes_of(record.truth, kind)
+        rest = zip(*(record.truth[name].tolist() for name in ("labels", "crowd", "area")), strict=True)
+        for extent, (label, crowd, area) in zip(extents, rest, strict=True):
+            entry = {"image_id": number + 1, "category_id": label + 1, "iscrowd": int(crowd), "area": area}
+            truths.append({"id": len(truths) + 1, **entry, **extent})
+        extents = shapes_of(record.answer, kind)
+        rest = zip(*(record.answer[name].tolist() for name in ("labels", "scores")), strict=True)
+        for extent, (label, score) in zip(extents, rest, strict=True):
+            answers.append({"image_id": number + 1, "category_id": label + 1, "score": score, **extent})
+    images = [
+        {"id": number + 1, "height": record.size[0], "width": record.size[1]} for number, record in records.items()
+    ]
+    categories = [{"id": label + 1, "name": str(label)} for label in range(classes)]
+    return {"images": images, "annotations": truths, "categories": categories}, answers
+
+
+def shapes_of(objects: Mapping[str, Any], kind: str) -> Iterable[dict[str, Any]]:
+    """The extent of each object as COCO's files have it."""
+    if kind == "masks":
+        return [{"segmentation": rle} for rle in objects["rles"]]
+    return [{"bbox": box} for box in corner_and_sides(objects["boxes"]).tolist()]
+
+
+def corner_and_sides(boxes: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Boxes x1, y1, x2, y2 `[n, 4]` as x, y, width, height."""
+    wide = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
+    return np.concatenate([wide[:, :2], wide[:, 2:] - wide[:, :2]], axis=1)
+
+
+class Matches(NamedTuple):
+    """Which answers of an image are right at an overlap of 0.5.
+
+    Attributes:
+        scores: Of the answers that count `[n]`; those on crowds don't.
+        right: Whether each is right `[n]`.
+        objects: How many objects there are, without crowds.
+    """
+
+    scores: NDArray[np.float64]
+    right: NDArray[np.bool_]
+    objects: int
+
+
+def match(record: ImageRecord, kind: str) -> Matches:
+    """Give each answer, the surest first, the free object of its class that it overlaps most."""
+    from faster_coco_eval.core import mask as codec
+
+    answer, truth = record.answer, record.truth
+    scores, crowd = np.asarray(answer["scores"], dtype=np.float64), np.asarray(truth["crowd"], dtype=bool)
+    objects = int((~crowd).sum())
+    right, counts = np.zeros(len(scores), dtype=bool), np.ones(len(scores), dtype=bool)
+    if not len(scores) or not len(crowd):
+        return Matches(scores, right, objects)
+    if kind == "masks":
+        overlap = np.array(codec.iou(list(answer["rles"]), list(truth["rles"]), crowd.astype(int).tolist()))
+    else:
+        sides = (corner_and_sides(found["boxes"]).tolist() for found in (answer, truth))
+        overlap = np.array(codec.iou(*sides, crowd.astype(int).tolist()))
+    overlap[np.asarray(answer["labels"])[:, None] != np.asarray(truth["labels"])[None]] = 0
+    free = ~crowd
+    for place in np.argsort(-scores, kind="stable"):
+        if overlap[place].max() < HALF:
+            continue
+        best = int(np.where(free, overlap[place], 0).argmax())
+        if free[best] and overlap[place, best] >= HALF:
+            right[place], free[best] = True, False
+        elif (overlap[place] * crowd).max() >= HALF:
+            counts[place] = False
+    return Matches(scores[counts], right[counts], objects)
+
+
+def best_f1(matches: Sequence[Matches]) -> dict[str, float]:
+    """The best F1 over all thresholds, with its threshold, precision and recall."""
+    scores = np.concatenate([found.scores for found in matches])
+    right = np.concatenate([found.right for found in matches])
+    objects = sum(found.objects for found in matches)
+    names = ("f1", "threshold", "precision_at", "recall_at")
+    if not objects:
+        return dict.fromkeys(names, float("nan"))
+    if not right.any():
+        return dict(zip(names, (0.0, 1.0, 0.0, 0.0), strict=True))
+    order = np.argsort(-scores, kind="stable")
+    hits, answered = np.cumsum(right[order]), np.arange(1, len(order) + 1)
+    last = np.append(np.diff(scores[order]) != 0, True)  # answers of one score count together
+    values = np.where(last, 2 * hits / (answered + objects), 0)
+    best = int(values.argmax())
+    figures = (values[best], scores[order][best], hits[best] / answered[best], hits[best] / objects)
+    return dict(zip(names, map(float, figures), strict=True))
+
+
+def image_f1(found: Matches, threshold: float) -> float:
+    """F1 of one image at a threshold; 1 where there is nothing to find and nothing was answered."""
+    sure = found.scores >= threshold
+    total = int(sure.sum()) + found.objects
+    return 2 * int(found.right[sure].sum()) / total if total else 1.0
+
+
+def mean_known(values: NDArray[np.float64], axis: int | tuple[int, ...]) -> NDArray[np.float64]:
+    """Means of what is known, along some axes; nan where nothing is."""
+    there = values > -1
+    count = there.sum(axis=axis)
+    return np.where(count > 0, np.where(there, values, 0).sum(axis=axis) / np.maximum(count, 1), np.nan)
+
+
+def mean(values: NDArray[np.float64]) -> float:
+    """The mean of what is known; nan if nothing is."""
+    return float(mean_known(values.reshape(-1), axis=0))
+
+
+def known(value: float) -> float | None:
+    """A number, or None for nan, which JSON has no word for."""
+    return None if np.isnan(value) else float(value)
