@@ -16,6 +16,7 @@ from .commands.data import data_app
 from .commands.evaluate import evaluate, predict
 from .commands.explain import explain
 from .commands.export import export
+from .commands.probe import probe
 from .commands.train import train
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ app.command()(train)
 app.command("eval")(evaluate)
 app.command()(predict)
 app.command()(explain)
+app.command()(probe)
 app.command()(export)
 app.command()(compare)
 app.command()(bench)
