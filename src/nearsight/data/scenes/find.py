@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..folders import SPLITS
 from ..samples import Data
 from .classtable import find_table
 from .coco import find_coco, is_coco, open_coco
@@ -107,9 +108,10 @@ def open_json(path: Path, task: str | None, options: Mapping[str, str]) -> Data 
         raise ValueError(f"{path} is not a COCO file; it needs the lists images, annotations and categories.")
     refuse_unknown("COCO annotations", options, ("background",))
     folder = path.absolute().parent
-    root = folder.parent if folder.name.lower() in ("annotations", "labels") or split_of(folder.name) else folder
+    word = SPLITS.get(folder.name.casefold())  # a whole word: a folder called my_tests says nothing
+    root = folder.parent if word is not None or folder.name.casefold() in ("annotations", "labels") else folder
     tree = FolderTree(root)
-    split = split_of(path.stem) or split_of(folder.name) or "train"
+    split = split_of(path.stem) or word or "train"
     files = {split: path.absolute().relative_to(root).as_posix()}
     data = open_coco(tree, files, task or "detect", read_switch(options, "background"))
     return replace(data, source=named(path, options))

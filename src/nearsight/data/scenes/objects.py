@@ -110,7 +110,8 @@ def to_rle(shape: Shape, size: tuple[int, int]) -> Rle:
     if not isinstance(shape, dict) and not shape:
         return codec.encode(np.zeros(size, dtype=np.uint8, order="F"))
     if not isinstance(shape, dict):
-        rings = [ring.astype(np.float64).ravel().tolist() for ring in shape]
+        # Annotations have two digits behind the point; 32 bits are too few to keep a pixel's border where these put it.
+        rings = [ring.astype(np.float64).round(3).ravel().tolist() for ring in shape]
         return codec.merge(codec.frPyObjects(rings, *size))
     if tuple(shape["size"]) == tuple(size):
         return shape

@@ -222,8 +222,9 @@ class SceneAugmentation:
         if self.input.stretch:
             side = random.choice(self.settings.sides or (self.input.shorter,))
             return max(1, round(side * ratio)), max(1, round(side * ratio))
-        shorter = random.choice(self.settings.sides or (self.input.shorter,))
-        return fit_sides(size, shorter * ratio, self.input.most * ratio)
+        sides = self.settings.sides or (self.input.shorter,)
+        most = self.input.most if self.input.longest is not None else LONG * max(sides)
+        return fit_sides(size, random.choice(sides) * ratio, most * ratio)
 
     def draw_cut(self, size: Size) -> tuple[int, int, int, int]:
         """Top, left, height and width of a part whose sides are drawn."""

@@ -1,0 +1,231 @@
+"""Average precision is COCO's, for boxes and masks, however the images are shared among processes."""
+
+import contextlib
+import io
+import json
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearsight.data import open_data
+from nearsight.evaluate.objects import ObjectTally
+
+
+def scene(boxes, labels, crowd=None, area=None):
+    boxes = np.array(boxes, dtype=np.float32).reshape(-1, 4)
+    sides = boxes[:, 2:] - boxes[:, :2]
+    return {
+        "boxes": boxes,
+        "labels": np.array(labels, dtype=np.int64),
+        "crowd": np.zeros(len(boxes), dtype=bool) if crowd is None else np.array(crowd),
+        "area": sides.prod(axis=1) if area is None else np.array(area),
+    }
+
+
+def answer(boxes, labels, scores):
+    return {
+        "boxes": np.array(boxes, dtype=np.float32).reshape(-1, 4),
+        "labels": np.array(labels, dtype=np.int64),
+        "scores": np.array(scores, dtype=np.float32),
+    }
+
+
+def noisy(truth, classes, size, random):
+    """Detections as a middling detector gives them: moved, mislabelled, doubled, invented."""
+    height, width = size
+    boxes = truth["boxes"] + random.normal(0, 0.06, truth["boxes"].shape) * np.tile(
+        truth["boxes"][:, 2:] - truth["boxes"][:, :2], 2
+    )
+    invented = random.uniform(0, 1, (6, 4)) * [width, height, width, height]
+    boxes = np.concatenate([boxes, boxes + random.normal(0, 2, boxes.shape), invented])
+    boxes = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:]) + 1], axis=1)
+    labels = np.concatenate([truth["labels"], truth["labels"], random.integers(0, classes, 6)])
+    wrong = random.random(len(labels)) < 0.1
+    labels[wrong] = random.integers(0, classes, wrong.sum())
+    return answer(boxes.clip(0, [width, height, width, height]), labels, random.random(len(labels)))
+
+
+def coco_mini():
+    folder = os.environ.get("NEARSIGHT_DATA")
+    if not folder or not (Path(folder) / "coco_mini.zip").is_file():
+        pytest.skip("NEARSIGHT_DATA names no folder with coco_mini.zip")
+    return Path(folder) / "coco_mini.zip"
+
+
+@pytest.fixture(scope="module")
+def real():
+    """Noisy detections on all validation images of a part of COCO."""
+    from faster_coco_eval.core import mask as codec
+
+    data = open_data(coco_mini())
+    random = np.random.default_rng(0)
+    tally = ObjectTally(len(data.classes))
+    for index in range(len(data.val)):
+        found = data.val.annotation(index)
+        truth = found.truth()
+        said = noisy(truth, len(data.classes), found.size, random)
+        masks = found.dense()
+        rles = []
+        for place in range(len(said["labels"])):
+            mask = np.zeros(found.size, dtype=np.uint8)
+            if place < 2 * len(masks):
+                mask |= np.roll(masks[place % len(masks)], random.integers(-4, 5, 2), axis=(0, 1))
+            left, top, right, bottom = said["boxes"][place].astype(int)
+            if place % 3 == 0:
+                mask[top:bottom, left:right] = 1
+            rles.append(codec.encode(np.asfortranarray(mask)))
+        tally.add(index, {**said, "rles": rles}, truth, found.size)
+    return data, tally
+
+
+def by_pycocotools(data, tally, kind):
+    """The same detections through COCO's own evaluation, with its own annotations file."""
+    import zipfile
+
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    content = json.loads(zipfile.ZipFile(coco_mini()).read("annotations/instances_val.json"))
+    ids = {entry["file_name"]: entry["id"] for entry in content["images"]}
+    categories = {entry["name"]: entry["id"] for entry in content["categories"]}
+    results = []
+    for index, record in tally.records.items():
+        for place, (left, top, right, bottom) in enumerate(record.answer["boxes"].astype(float).tolist()):
+            extent = {"bbox": [left, top, right - left, bottom - top]}
+            if kind == "segm":
+                rle = record.answer["rles"][place]
+                extent = {"segmentation": {"size": list(rle["size"]), "counts": rle["counts"]}}
+            results.append(
+                {
+                    "image_id": ids[data.val.name(index)],
+                    "category_id": categories[data.classes[record.answer["labels"][place]]],
+                    "score": float(record.answer["scores"][place]),
+                    **extent,
+                }
+            )
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO()
+        truth.dataset = content
+        truth.createIndex()
+        evaluation = COCOeval(truth, truth.loadRes(results), kind)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return evaluation
+
+
+@pytest.mark.parametrize(("kind", "type"), [("boxes", "bbox"), ("masks", "segm")])
+def test_real_annotations_with_noisy_detections_give_what_pycocotools_gives(real, kind, type) -> None:
+    data, tally = real
+    figures, reference = tally.figures(kind), by_pycocotools(data, tally, type)
+    ours = [figures.ap, figures.ap50, figures.ap75, figures.small, figures.medium, figures.large]
+    assert 0.1 < figures.ap < 0.9  # neither all right nor all wrong
+    np.testing.assert_allclose(ours, reference.stats[:6], atol=1e-3)
+    assert figures.recall == pytest.approx(reference.stats[8], abs=1e-3)
+    precision = reference.eval["precision"][:, :, :, 0, -1]
+    per_class = [p[p > -1].mean() if (p > -1).any() else np.nan for p in np.moveaxis(precision, 2, 0)]
+    np.testing.assert_allclose(figures.classes, per_class, atol=1e-3)
+
+
+def test_f1_is_that_of_the_best_threshold(real) -> None:
+    _, tally = real
+    figures = tally.figures("boxes")
+    harmonic = 2 * figures.precision_at * figures.recall_at / (figures.precision_at + figures.recall_at)
+    assert figures.f1 == pytest.approx(harmonic)
+    by_image = tally.image_scores(figures.threshold)
+    assert set(by_image) == set(tally.records)
+    assert 0 <= min(by_image.values()) < max(by_image.values()) <= 1
+
+
+def test_f1_counted_by_hand() -> None:
+    tally = ObjectTally(2)
+    truth = scene([[0, 0, 10, 10], [20, 20, 40, 40], [60, 60, 80, 80]], [0, 1, 1])
+    said = answer(
+        [[0, 0, 10, 10], [21, 20, 41, 40], [21, 21, 40, 40], [60, 60, 80, 80], [0, 50, 9, 59]],
+        [0, 1, 1, 0, 1],
+        [0.9, 0.8, 0.7, 0.6, 0.5],
+    )
+    tally.add(0, said, truth, (100, 100))
+    figures = tally.figures()
+    # Two right of two at 0.8, three objects: 2 * 2 / (2 + 3); a double, a wrong class and an invention add nothing.
+    assert figures.f1 == pytest.approx(0.8)
+    assert figures.threshold == pytest.approx(0.8)
+    assert (figures.precision_at, figures.recall_at) == (1.0, pytest.approx(2 / 3))
+    assert tally.image_scores(0.0)[0] == pytest.approx(2 * 2 / (5 + 3))
+
+
+def test_answers_on_a_crowd_neither_help_nor_harm() -> None:
+    with_crowd, without = ObjectTally(1), ObjectTally(1)
+    person = [10, 10, 30, 30]
+    inside = [[42, 42, 60, 60], [60, 60, 90, 90]]
+    truth = scene([person, [40, 40, 100, 100]], [0, 0], crowd=[False, True])
+    with_crowd.add(0, answer([*inside, person], [0, 0, 0], [0.9, 0.8, 0.7]), truth, (100, 100))
+    without.add(0, answer([person], [0], [0.7]), scene([person], [0]), (100, 100))
+    for tally in (with_crowd, without):
+        figures = tally.figures()
+        assert (figures.ap, figures.f1, figures.objects) == (pytest.approx(1.0), 1.0, 1)
+
+
+def test_only_the_hundred_surest_answers_of_an_image_count() -> None:
+    truth = scene([[0, 0, 10, 10]], [0])
+    many = answer([[50, 50, 60, 60]] * 100 + [[0, 0, 10, 10]], [0] * 101, np.linspace(1, 0.5, 101))
+    tally = ObjectTally(1)
+    tally.add(0, many, truth, (100, 100))
+    assert tally.figures().ap == 0
+
+
+def test_sizes_are_those_that_the_annotations_say() -> None:
+    """COCO's areas are of masks, which a box of 40 × 40 may fill but a little."""
+    tally = ObjectTally(1)
+    tally.add(0, answer([[0, 0, 40, 40]], [0], [1.0]), scene([[0, 0, 40, 40]], [0], area=[500.0]), (100, 100))
+    figures = tally.figures()
+    assert figures.small == pytest.approx(1.0)
+    assert np.isnan([figures.medium, figures.large]).all()
+
+
+def test_images_without_objects_and_data_without_answers() -> None:
+    tally = ObjectTally(2)
+    tally.add(0, answer([], [], []), scene([], []), (50, 50))
+    figures = tally.figures()
+    assert np.isnan([figures.ap, figures.f1]).all()
+    assert figures.as_dict(["a", "b"])["ap"] is None
+    tally.add(1, answer([], [], []), scene([[0, 0, 10, 10]], [1]), (50, 50))
+    figures = tally.figures()
+    assert (figures.ap, figures.f1, figures.images, figures.objects) == (0, 0, 2, 1)
+    assert np.isnan(figures.classes[0])
+    assert figures.classes[1] == 0
+    assert tally.image_scores(0.5) == {0: 1.0, 1: 0.0}
+    with pytest.raises(ValueError, match="No image was evaluated"):
+        ObjectTally(1).figures()
+
+
+def test_processes_can_hand_their_parts_to_each_other(real) -> None:
+    data, whole = real
+    first, second = ObjectTally(len(data.classes)), ObjectTally(len(data.classes))
+    for number, record in whole.records.items():
+        (first if number % 2 else second).records[number] = record
+    second.records[1] = whole.records[1]  # padding repeats an image in two processes
+    first.merge(pickle.loads(pickle.dumps(second.records)))
+    assert first.figures("masks").ap == pytest.approx(whole.figures("masks").ap, abs=1e-12)
+
+
+@pytest.mark.drill
+def test_five_thousand_images_take_less_than_a_minute() -> None:
+    import time
+
+    random = np.random.default_rng(0)
+    tally = ObjectTally(80)
+    for number in range(5000):
+        corners = random.uniform(0, 400, (7, 2))
+        truth = scene(
+            np.concatenate([corners, corners + random.uniform(8, 200, (7, 2))], axis=1), random.integers(0, 80, 7)
+        )
+        corners = random.uniform(0, 400, (100, 2))
+        boxes = np.concatenate([corners, corners + random.uniform(8, 200, (100, 2))], axis=1)
+        tally.add(number, answer(boxes, random.integers(0, 80, 100), random.random(100)), truth, (640, 640))
+    start = time.perf_counter()
+    assert tally.figures().images == 5000
+    assert time.perf_counter() - start < 60
