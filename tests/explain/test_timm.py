@@ -5,8 +5,10 @@ import timm
 import torch
 from torch import Tensor, nn
 
+import nearsight
 from nearsight.explain import capture, rollout
 from nearsight.explain.mixing import GlobalMixing, ReducedMixing, WindowMixing
+from nearsight.parts import Life
 
 VIT = {"embed_dim": 32, "depth": 2, "num_heads": 2}
 MODELS = {
@@ -115,3 +117,27 @@ def test_attention_of_another_kind_is_refused() -> None:
     seen = capture(model, torch.randn(1, 3, 32, 32))
     with pytest.raises(ValueError, match="can't be computed again here"):
         seen.layers[0].mixing  # noqa: B018
+
+
+LOCAL = {
+    "vit": ("vit", {"qkv": Life(kernels=(1, 3)), "preserve": False}),
+    "swin": ("swin", {"qkv": Life(kernels=(1, 3)), "preserve": False}),
+    "vit, mixer": ("vit", {"mixer": "gather_broadcast", "preserve": False}),
+    "swin, mixer": ("swin", {"mixer": "depthwise", "preserve": False}),
+    "swin, merge": ("swin", {"merge": "deformable", "preserve": False}),
+}
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+def test_localized_models_can_be_looked_into(kind: str) -> None:
+    host, options = LOCAL[kind]
+    images = pictures(host)
+    model = nearsight.localize(build(host), **options)
+    seen = capture(model, images)
+    with torch.no_grad():
+        assert torch.equal(seen.output, model.eval()(images))
+    assert len(seen.layers) == len(capture(build(host), images).layers)
+    assert len(seen.passages) == len(capture(build(host), images).passages)
+    assert all(layer.recompute is not None for layer in seen.layers)
+    maps = rollout(seen)
+    assert abs(maps.values.sum(axis=(2, 3)) + maps.raw["aux"].sum(axis=2) - 1).max() < 1e-5

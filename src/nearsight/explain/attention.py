@@ -48,8 +48,8 @@ class Attention:
         weights = abs(self.weights) if self.signed and head is None else self.weights
         chosen = weights.mean(axis=1) if head is None else weights[:, head]
         patches = chosen[:, :, self.grid.aux :].reshape(*chosen.shape[:2], self.grid.height, self.grid.width)
-        which = "mean of heads" if head is None else f"head {head}"
-        titles = tuple(f"layer {self.layer}, {self.token_name(query)}, {which}" for query in self.queries)
+        which = "" if head is None else f", head {head}"
+        titles = tuple(f"layer {self.layer}, {self.token_name(query)}{which}" for query in self.queries)
         label = "weight" if self.signed else "share of attention"
         signed = self.signed and head is not None
         raw = {"weights": self.weights}

@@ -1,7 +1,8 @@
 """Figures of what the methods return, all in one style."""
 
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,10 +59,11 @@ def draw_rows(
 
 def finish(page: "Figure", title: str, note: str) -> None:
     """The title above a figure and the warning below it."""
+    width = page.get_figwidth()
     if title:
-        write(page.suptitle(title, x=0.012, ha="left"), TITLE, weight="bold")
+        write(page.suptitle(textwrap.fill(title, int(8.5 * width)), x=0.012, ha="left"), TITLE, weight="bold")
     if note:
-        write(page.supxlabel(note, x=0.012, ha="left"), SMALL, WARNING)
+        write(page.supxlabel(textwrap.fill(note, int(13 * width)), x=0.012, ha="left"), SMALL, WARNING)
 
 
 def draw_maps(maps: Maps, picture: Image.Image, *, image: int = 0, title: str = "", note: str = "") -> "Figure":
@@ -80,9 +82,8 @@ def draw_maps(maps: Maps, picture: Image.Image, *, image: int = 0, title: str = 
         2
     """
     seen = Panel("input", picture, maps.image_size, marks=maps.marks)
-    shown = [replace(panel, title=abbreviate(panel.title, 34)) for panel in panels_of(maps, picture, image)]
     label = maps.label if title == "" else f"{title}: {maps.label}"
-    return draw_rows([[seen, *shown]], title=label, note=note)
+    return draw_rows([[seen, *panels_of(maps, picture, image)]], title=label, note=note)
 
 
 def draw_global_tokens(found: GlobalTokens, picture: Image.Image, *, image: int = 0, note: str = "") -> "Figure":
@@ -164,7 +165,7 @@ def draw_grids(found: ProbabilityGrids, *, most: int = 8, note: str = "") -> "Fi
     """Mean attention of one place, a row for each layer and a column for each head, as in LIT's Figure 3."""
     rows = len(found.layers)
     across = min(most, max(len(layer.heads) for layer in found.layers))
-    page = figure(0.95 * across + 0.8, 1.0 * rows + 0.8)
+    page = figure(0.95 * across + 0.8, 1.0 * rows + 1.0)
     grid = page.subplots(rows, across, squeeze=False)
     for line, layer in zip(grid, found.layers, strict=True):
         for head, axes in enumerate(line):

@@ -1,6 +1,6 @@
 """Hooks that note what the layers of a model are given."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from ..lattice import Grid
 from ..models.stage import Block
-from ..parts.slots import EmbedModule, MergeModule
+from ..parts.slots import EmbedModule, MergeModule, TokenModule
 from . import timms
 from .capture import Layer
+from .mixing import Mixing
 from .own import mixing_of
 from .passage import Passage, passage_of, plain_passage
 
@@ -67,15 +68,22 @@ class Recorder:
             elif isinstance(module, (SwinTransformerBlock, SwinTransformerV2Block)):
                 yield module.register_forward_pre_hook(self.enters_swin)
                 yield module.attn.register_forward_pre_hook(self.attends_in_windows, with_kwargs=True)
-            elif isinstance(module, (PatchMerging, PatchMergingV2)):
+                if (near := part_inside(getattr(module, "near", None))) is not None and module.near.alone:
+                    yield near.register_forward_pre_hook(self.mixes)  # a part of ours in the place of the windows
+            elif isinstance(module, (PatchMerging, PatchMergingV2)) and not hasattr(module, "part"):
                 yield module.register_forward_hook(self.merged_swin)
             elif isinstance(module, PyramidBlock):
                 yield module.register_forward_pre_hook(self.enters_pyramid)
-                yield module.attn.register_forward_pre_hook(self.attends_in_pyramid)
+                yield self.hook_attention(module.attn, self.attends_in_pyramid)
             elif isinstance(module, OverlapPatchEmbed):
                 yield module.register_forward_hook(self.embedded_overlapping)
             elif type(module) is PatchEmbed:
                 yield module.register_forward_hook(self.embedded_patches)
+
+    def hook_attention(self, attention: nn.Module, note: Callable[[nn.Module, Any], None]) -> Any:
+        """A hook on timm's attention, or on a part of ours in its place."""
+        part = part_inside(attention)
+        return attention.register_forward_pre_hook(note) if part is None else part.register_forward_pre_hook(self.mixes)
 
     def start(self, images: Tensor, grid: Grid, cell: tuple[int, int]) -> None:
         """An embedding has worked; whatever was noted of an earlier pass is forgotten."""
@@ -133,7 +141,7 @@ class Recorder:
             if not hasattr(block, "attn"):
                 raise ValueError(f"timm's {type(block).__name__} has no attention layer of its own to look into.")
             yield block.register_forward_pre_hook(self.enters_vit)
-            yield block.attn.register_forward_pre_hook(self.attends)
+            yield self.hook_attention(block.attn, self.attends)
 
     def enters_vit(self, module: nn.Module, inputs: Any) -> None:
         assert self.first is not None
@@ -144,7 +152,15 @@ class Recorder:
 
     def attends(self, module: nn.Module, inputs: Any) -> None:
         tokens, grid = inputs[0].detach(), self.present.grid
-        self.present.recompute = lambda: timms.plain_mixing(module, tokens, grid)
+        self.remember(module, lambda: timms.plain_mixing(module, tokens, grid))
+
+    def remember(self, attention: Any, recompute: Callable[[], Mixing]) -> None:
+        """How the present layer is computed again: later, or now if its queries depend on what the model is doing."""
+        if type(getattr(attention, "qkv", None)) not in (nn.Linear, type(None)):  # LIFE in a host asks for the grid
+            made = recompute()
+            self.present.recompute = lambda: made
+        else:
+            self.present.recompute = recompute
 
     def enters_swin(self, module: nn.Module, inputs: Any) -> None:
         self.add_layer(Grid(inputs[0].shape[1], inputs[0].shape[2]), module)
@@ -153,7 +169,7 @@ class Recorder:
         layer = self.present
         pieces = inputs[0].detach()
         mask = options.get("mask", inputs[1] if len(inputs) > 1 else None)
-        layer.recompute = lambda: timms.window_mixing(layer.module, pieces, mask, layer.grid)
+        self.remember(module, lambda: timms.window_mixing(layer.module, pieces, mask, layer.grid))
 
     def merged_swin(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         fine, coarse = Grid(*inputs[0].shape[1:3]), Grid(*output.shape[1:3])
@@ -176,4 +192,10 @@ class Recorder:
 
     def attends_in_pyramid(self, module: nn.Module, inputs: Any) -> None:
         tokens, grid = inputs[0].detach(), self.present.grid
-        self.present.recompute = lambda: timms.pyramid_mixing(module, tokens, grid)
+        self.remember(module, lambda: timms.pyramid_mixing(module, tokens, grid))
+
+
+def part_inside(module: Any) -> TokenModule | None:
+    """The part of ours that `localize` put where a host has its attention; None where the host's own is."""
+    part = getattr(module, "part", None)
+    return part if isinstance(part, TokenModule) else None

@@ -1,5 +1,6 @@
 """One panel of a figure: a picture, a map over it, points on it. All figures of this package are made of these."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHARES, SIGNED = "inferno", "RdBu_r"  # even steps to the eye; the second has zero in the middle
-VEIL = 0.62  # how opaque a map lies on its picture
+VEIL = 0.7  # how opaque a map lies on its picture
+WORTH_SEEING = 0.2  # how much of its most a map must vary by for its scale to start at its least
+LINE_LENGTH = 36  # characters of a title in a line
 MARK = "#3ddc84"  # of the place a map is about: seen on every colour of both scales
 
 
@@ -62,9 +65,10 @@ def draw_panel(axes: "Axes", panel: Panel) -> None:
         spine.set(color=LINE, linewidth=0.8)
     axes.set(xticks=[], yticks=[])
     if panel.title:
-        write(axes.set_title(panel.title, loc="left", pad=5), SMALL)
+        write(axes.set_title(textwrap.fill(panel.title, LINE_LENGTH), loc="left", pad=5), SMALL)
     if panel.picture is None:
-        axes.set_axis_off()
+        for spine in axes.spines.values():
+            spine.set_visible(False)  # not the whole axes: the name of the row may stand beside it
         return
     lay_picture(axes, panel.picture, panel.size, faded=panel.values is not None or panel.regions is not None)
     if panel.regions is not None:
@@ -104,11 +108,14 @@ def lay_map(axes: "Axes", panel: Panel) -> None:
 
 
 def limits(values: NDArray[np.floating], signed: bool) -> tuple[float, float]:
-    """Both ends of a map's scale."""
+    """Both ends of a map's scale: from its least to its most, but from zero where these hardly differ."""
     most = float(np.nanmax(np.abs(values)))
     if signed:
         return (-most, most) if most > 0 else (-1.0, 1.0)
-    return 0.0, most if most > 0 else 1.0
+    least = float(np.nanmin(values))
+    if most <= 0:
+        return 0.0, 1.0
+    return (least if most - least >= WORTH_SEEING * most else 0.0), most
 
 
 def lay_scale(axes: "Axes", low: float, high: float, colours: str) -> None:
@@ -117,7 +124,7 @@ def lay_scale(axes: "Axes", low: float, high: float, colours: str) -> None:
     ramp = np.linspace(low, high, 256)[None]
     bar.imshow(np.full((1, 1, 3), 0.5), extent=(low, high, 0, 1), aspect="auto")
     bar.imshow(ramp, extent=(low, high, 0, 1), cmap=colours, vmin=low, vmax=high, alpha=VEIL, aspect="auto")
-    ticks = [low, 0.0, high] if low < 0 else [0.0, high]
+    ticks = [low, 0.0, high] if low < 0 else [low, high]
     bar.set_xticks(ticks, [number(tick) for tick in ticks])
     bar.set_yticks([])
     bar.tick_params(length=0, pad=2)
