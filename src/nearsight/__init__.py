@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import explain, models, parts
     from .checkpoints import convert, load_official
+    from .checkpoints.save import save
     from .data import open_data
     from .factory import create_model, list_models
     from .lattice import Grid
@@ -39,6 +40,7 @@ __all__ = [
     "open_data",
     "parts",
     "run_training",
+    "save",
 ]
 
 # Where a public name lives. Modules are imported on first use, so that `import nearsight` and the command line start
@@ -55,6 +57,7 @@ _HOME = {
     "localize": "retrofit",
     "open_data": "data",
     "run_training": "train",
+    "save": "checkpoints.save",
 }
 _SUBMODULES = ("explain", "models", "parts")
 

@@ -9,6 +9,7 @@ import timm
 from safetensors.torch import save
 from torch import nn
 
+from ..retrofit import localized_of, rebuild_localized
 from .native import FORMAT, read_description, read_safetensors, write_whole
 from .safe import WeightFileError, read_tensors
 
@@ -23,6 +24,7 @@ def save_foreign(
     trained: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a model of timm so that `load_foreign` builds it again; both files appear complete or not at all."""
+    done = localized_of(model)
     description = {
         "format": FORMAT,
         "version": 1,
@@ -31,6 +33,7 @@ def save_foreign(
         "num_classes": model.num_classes,
         "in_chans": 3,
         "img_size": list(img_size),
+        "localized": done.as_json() if done else None,
         "trained": dict(trained or {}),
     }
     tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
@@ -56,6 +59,8 @@ def load_foreign(path: Path, *, num_classes: int | None = None, options: Mapping
     except TypeError as error:
         raise ValueError(f"timm's {description['name']} does not take these options ({error}).") from None
     soften_stem(model, stride)
+    if (localized := description.get("localized")) is not None:
+        model = rebuild_localized(model, localized)
     return load_into(model, path).eval()
 
 

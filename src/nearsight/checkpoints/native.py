@@ -20,6 +20,7 @@ from ..models.pyramid import FeaturePyramid
 from ..models.registry import MODELS, default_levels, describe
 from ..models.resize import resize_state
 from ..models.spec import BackboneSpec, from_json, to_json
+from ..retrofit import localized_of, rebuild_localized
 from .official import build, load_strictly, recognise
 from .released import Choices
 from .safe import WeightFileError, read_tensors
@@ -76,6 +77,7 @@ def save_model(
     if not isinstance(backbone, Backbone):
         raise TypeError(f"A {type(model).__name__} is not a model of Nearsight.")
     norms = {str(i): kind for i, kind in model.norm_kinds.items()} if isinstance(model, FeaturePyramid) else None
+    done = localized_of(backbone)
     description = {
         "format": FORMAT,
         "version": 1,
@@ -87,6 +89,7 @@ def save_model(
         "origin": dict(origin or {}),
         "trained": dict(trained) if trained else None,
         "spec": to_json(backbone.spec),
+        "localized": done.as_json() if done and done.choice.preserve else None,  # otherwise the spec tells all
     }
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     write_whole(path.with_suffix(".json"), json.dumps(description, indent=1).encode())
@@ -141,6 +144,8 @@ def load_converted(
     channels = in_chans or old_channels
     model = Backbone(spec, img_size=pair(img_size or old_size), in_chans=channels, num_classes=classes, **settings)
     model.pretrained_cfg = model.default_cfg = describe(spec, model.img_size, channels) | {"num_classes": classes}
+    if (localized := description.get("localized")) is not None:
+        rebuild_localized(model, localized)
 
     tensors = read_safetensors(path)
     norms = description.get("output_norms")

@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-OF_CHOICE = ("weights", "drop", "drop_path")  # settings of a recipe's model; the rest goes to the model's maker
+OF_CHOICE = ("weights", "drop", "drop_path", "localize")  # of a recipe's model; the rest goes to the model's maker
+OF_LOCALIZE = ("ffn", "qkv", "mixer", "merge", "layers", "preserve")  # of models of timm
 BRACKETS = {"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}
 
 
@@ -26,13 +27,16 @@ class Entry:
     options: dict[str, str] = field(default_factory=dict)
 
     def settings(self) -> list[str]:
-        """What to change in a recipe, as `KEY=VALUE`; timm's models get their patch size like any option of theirs."""
+        """What to change in a recipe, as `KEY=VALUE`.
+
+        timm's models get their patch size like any option of theirs, and parts by localizing them.
+        """
         from ..models import MODELS
 
-        of_choice = {*OF_CHOICE, "patch_size"} if self.name in MODELS else OF_CHOICE
-        return [
-            f"{'model' if key in of_choice else 'model.options'}.{key}={text}" for key, text in self.options.items()
-        ]
+        ours = self.name in MODELS
+        of_choice = {*OF_CHOICE, "patch_size"} if ours else OF_CHOICE
+        places = dict.fromkeys(of_choice, "model") | ({} if ours else dict.fromkeys(OF_LOCALIZE, "model.localize"))
+        return [f"{places.get(key, 'model.options')}.{key}={text}" for key, text in self.options.items()]
 
     @property
     def slug(self) -> str:

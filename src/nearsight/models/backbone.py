@@ -266,6 +266,8 @@ class Backbone(nn.Module):
             spec = with_patch(spec, height)
         with torch.device("meta"):
             resized = Backbone(spec, img_size=img_size or self.img_size, in_chans=self.in_chans, num_classes=0)
+            if (localized := getattr(self, "localized", None)) is not None:
+                localized.again(resized)
         adopt_size(self, resized)
         self.spec, self.img_size, self.feature_info = spec, resized.img_size, resized.feature_info
         if described := getattr(self, "pretrained_cfg", None):

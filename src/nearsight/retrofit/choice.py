@@ -88,7 +88,7 @@ class Choice:
         key = ""
         for piece in text.split(","):
             name, equals, value = (part.strip() for part in piece.partition("="))
-            if equals:
+            if equals and value:
                 key = name
                 values[key] = value
             elif key == "layers" and name:
@@ -122,6 +122,17 @@ class Localized:
     layers: dict[str, tuple[int, ...]]
     new: tuple[str, ...]
     kept: tuple[str, ...]
+
+    def again(self, model: nn.Module) -> None:
+        """Localize another model of ours with the same spec in the same way; one without `preserve` has it there."""
+        from .localize import apply_choice
+
+        if self.choice.preserve:
+            apply_choice(model, self.choice, placed=self.layers, inplace=True)
+
+    def as_json(self) -> dict[str, Any]:
+        """What builds the model again from a plain one, as plain JSON values."""
+        return self.choice.as_json() | {"placed": {slot: list(numbers) for slot, numbers in self.layers.items()}}
 
 
 def localized_of(model: nn.Module) -> Localized | None:

@@ -2,14 +2,14 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from ..models.backbone import Backbone
 from ..parts.slots import Ffn, Merge, Mixer, Qkv
-from .choice import Choice, Localized, localized_of
+from .choice import Choice, Localized, localized_of, read_layers
 from .into_own import put_into_own
 from .into_timm import put_into_timm
 
@@ -84,6 +84,19 @@ def apply_choice(
     else:
         model = copy.deepcopy(model)
     return put_into(model, choice, placed)
+
+
+def rebuild_localized(model: Model, record: Any) -> Model:
+    """Localize a plain model as `Localized.as_json` tells, in place; weights are loaded behind it.
+
+    Raises:
+        ValueError: The record is damaged, or the model is another one.
+    """
+    if not isinstance(record, Mapping) or not isinstance(record.get("placed"), Mapping):
+        raise ValueError("The description of a localized model does not say which layers were localized.")
+    choice = Choice.from_json({key: value for key, value in record.items() if key != "placed"})
+    placed = {slot: read_layers(record["placed"].get(slot)) for slot in choice.parts()}
+    return apply_choice(model, choice, placed=placed, inplace=True)
 
 
 def put_into(model: Model, choice: Choice, placed: Mapping[str, Sequence[int]] | None) -> Model:

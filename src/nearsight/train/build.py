@@ -1,7 +1,7 @@
 """The model of a run: ours or timm's, new or from weights, with a head for the classes at hand."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ..data.augment import Input
 from ..factory import create_model
 from ..models import MODELS
 from ..models.backbone import pair
+from ..retrofit import Choice, apply_choice
 from .recipe import ModelChoice
 
 SMALL = 64  # up to this side, evaluation shows the whole image
@@ -35,7 +36,7 @@ class Built:
     model: nn.Module
     name: str
     timm_options: dict[str, Any] | None
-    input: Input
+    input: Any  # Input, or SceneInput of a detector or segmenter
 
 
 def build(choice: ModelChoice, classes: int) -> Built:
@@ -46,6 +47,14 @@ def build(choice: ModelChoice, classes: int) -> Built:
         >>> built.input.size, built.model.num_classes
         ((48, 48), 7)
     """
+    built = build_plain(choice, classes)
+    if not choice.localize:
+        return built
+    return replace(built, model=apply_choice(built.model, Choice.from_json(choice.localize), inplace=True))
+
+
+def build_plain(choice: ModelChoice, classes: int) -> Built:
+    """The model without the parts that `localize` adds."""
     weights = weights_file(choice.weights)
     if weights is not None and weights.with_suffix(".json").is_file():
         description = read_description(weights)
