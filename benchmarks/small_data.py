@@ -149,11 +149,10 @@ def page(out: Path) -> None:
 
 def answer_file(answers: Answers) -> bytes:
     """All answers to the test images, `[runs, images]`, with the names of the runs."""
-    runs = [(label, seed) for label, seeds in answers.given.items() for seed in seeds]
-    table = np.stack([answers.given[label][seed] for label, seed in runs]).astype(np.uint8)
+    runs = {f"{label}-seed{seed}": run for label, seeds in answers.runs.items() for seed, run in seeds.items()}
+    given = np.stack([run.classes for run in runs.values() if run.classes is not None]).astype(np.uint8)
     file = io.BytesIO()
-    names = np.array([f"{label}-seed{seed}" for label, seed in runs])
-    np.savez_compressed(file, runs=names, answers=table, labels=answers.labels.astype(np.uint8))
+    np.savez_compressed(file, runs=np.array(list(runs)), answers=given[:, 0], labels=given[0, 1])
     return file.getvalue()
 
 
@@ -177,10 +176,10 @@ def body(results: dict[str, Results], answers: dict[str, Answers]) -> Iterator[s
 
 def claim_row(claim: Claim, answers: Answers) -> str:
     """A claim with what was found."""
-    seeds = [seed for seed in answers.given.get(claim.more, {}) if seed in answers.given.get(claim.less, {})]
+    seeds = [seed for seed in answers.runs.get(claim.more, {}) if seed in answers.runs.get(claim.less, {})]
     if not seeds:
         return f"| {claim.text} | | | 0 | not yet trained |"
-    found = estimate_difference(answers.right(claim.more, seeds), answers.right(claim.less, seeds))
+    found = estimate_difference(answers.parts(claim.more, seeds), answers.parts(claim.less, seeds))
     interval = f"{signed(found.low)} to {signed(found.high)}"
     pair = f"`{claim.more}` − `{claim.less}`"
     verdict = claim.judge(found) if len(seeds) > 1 else "one seed only"
@@ -193,7 +192,7 @@ def model_row(model: ModelResult) -> str:
     apart = f"{signed(difference.mean)} ({difference.verdict})" if difference else "–"
     minutes = f"{(model.seconds or 0) / 60:.1f} min"
     size, cost = f"{model.parameters / 1e6:.2f} M", f"{model.macs / 1e6:.1f} M"
-    return f"| `{model.label}` | {percent(model.accuracy)} | {apart} | {size} | {cost} | {minutes} |"
+    return f"| `{model.label}` | {percent(model.score)} | {apart} | {size} | {cost} | {minutes} |"
 
 
 def main() -> None:

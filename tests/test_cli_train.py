@@ -1,6 +1,5 @@
 """`nearsight train` as people type it: flags that reach the recipe, sentences and exit codes."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,27 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nearsight.cli import main
 from nearsight.commands.train import default_folder
 from nearsight.train import Outcome, loop
 from nearsight.train.recipe import Recipe
 from nearsight.train.run import Run
 
-OUTCOME = Outcome("deit_nano", 10, 1, 2, 3, 0.5, 0.25, 1.0, False, {"a.png": "the file is cut off"})
-
-
-@pytest.fixture
-def type_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command line with these words; gives exit code, stdout and stderr."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nearsight", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return run
+OUTCOME = Outcome(
+    "deit_nano", 10, 1, 2, 3, "classify", "accuracy", 0.5, 0.25, None, 1.0, False, {"a.png": "the file is cut off"}
+)
 
 
 @pytest.fixture

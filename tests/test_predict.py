@@ -27,7 +27,7 @@ CLASSES = ("cat", "cow", "dog", "a class with, a comma")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     torch.manual_seed(0)
-    save_trained(build(ModelChoice(name="localvit_nano"), classes=4), CLASSES, folder / "model.safetensors")
+    save_trained(build(ModelChoice(name="localvit_nano"), classes=4), "classify", CLASSES, folder / "model.safetensors")
     return folder
 
 

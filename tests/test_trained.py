@@ -16,7 +16,7 @@ from nearsight.trained import load, open_trained, save_trained
 @pytest.mark.parametrize("name", ["lit_nano", "resnet18"])
 def test_a_model_comes_back_with_its_classes_and_its_input(name: str, tmp_path: Path) -> None:
     built = build(ModelChoice(name=name, img_size=32), classes=2)
-    path = save_trained(built, ("Gänse", "чайка"), tmp_path / "model.safetensors")
+    path = save_trained(built, "classify", ("Gänse", "чайка"), tmp_path / "model.safetensors")
     for place in (path, tmp_path, str(tmp_path)):
         trained = open_trained(place)
         assert (trained.name, trained.classes, trained.input, trained.path) == (
@@ -45,7 +45,7 @@ def test_what_is_no_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
 def test_a_cut_off_file_is_refused(tmp_path: Path) -> None:
     built = build(ModelChoice(name="resnet18", img_size=32), classes=2)
-    path = save_trained(built, ("a", "b"), tmp_path / "model.safetensors")
+    path = save_trained(built, "classify", ("a", "b"), tmp_path / "model.safetensors")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="is not a whole safetensors file"):

@@ -19,18 +19,23 @@ class Trained:
     """A trained model with its classes.
 
     Attributes:
-        model: In evaluation mode; takes images `[B, 3, H, W]`, returns `[B, len(classes)]`.
+        model: In evaluation mode; takes images `[B, 3, H, W]`. A classifier returns `[B, len(classes)]`, a detector or
+            segmenter what `nearsight.dense.DenseModel` says.
         name: Its name.
         classes: Names of the classes, by number.
         input: What the model wants to be fed.
         path: File of the weights.
+        task: `classify`, `detect` or `segment`.
+        threshold: Score from which on an object counts as found: best on the validation images.
     """
 
     model: nn.Module
     name: str
     classes: tuple[str, ...]
-    input: Input
+    input: Any  # Input, or SceneInput of a detector or segmenter
     path: Path
+    task: str = "classify"
+    threshold: float = 0.5
 
 
 def load(path: str | Path) -> nn.Module:
@@ -51,7 +56,12 @@ def load(path: str | Path) -> nn.Module:
         3
     """
     file = model_file(path)
-    if read_description(file).get("timm") is not None:
+    description = read_description(file)
+    if description.get("dense") is not None:
+        from .checkpoints.dense import load_dense
+
+        return load_dense(file)
+    if description.get("timm") is not None:
         return load_foreign(file)
     return load_converted(file)
 
@@ -65,12 +75,33 @@ def open_trained(path: str | Path) -> Trained:
         raise ValueError(f"{file} was not trained by Nearsight and has no class names; give the folder of a run.")
     shown: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in about["input"].items()}
     name = description["name"] or description["origin"].get("model", "model")  # other parts: no registered name
-    return Trained(load(file), name, tuple(about["classes"]), Input(**shown), file)
+    classes, task = tuple(about["classes"]), about["task"]
+    if task == "classify":
+        return Trained(load(file), name, classes, Input(**shown), file)
+    from .data.scenes.transforms import SceneInput
+
+    return Trained(load(file), name, classes, SceneInput(**shown), file, task, about.get("threshold", 0.5))
 
 
-def save_trained(built: "Built", classes: tuple[str, ...], path: Path) -> Path:
-    """Write a model with its classes and what it wants to be fed."""
-    about: dict[str, Any] = {"task": "classify", "classes": list(classes), "input": asdict(built.input)}
+def open_classifier(path: str | Path) -> Trained:
+    """Open a run's model with its classes; one that detects or segments is refused."""
+    trained = open_trained(path)
+    if trained.task != "classify":
+        raise ValueError(f"{trained.path.parent} was trained to {trained.task}; this takes a model that classifies.")
+    return trained
+
+
+def save_trained(
+    built: "Built", task: str, classes: tuple[str, ...], path: Path, threshold: float | None = None
+) -> Path:
+    """Write a model with its task, its classes, what it wants to be fed, and the threshold of a detector."""
+    about: dict[str, Any] = {"task": task, "classes": list(classes), "input": asdict(built.input)}
+    if threshold is not None:
+        about["threshold"] = threshold
+    if task != "classify":
+        from .checkpoints.dense import save_dense
+
+        return save_dense(built.model, path, name=built.name, trained=about)  # type: ignore[arg-type]
     if built.timm_options is None:
         return save_model(built.model, path, {"model": built.name}, trained=about)
     return save_foreign(

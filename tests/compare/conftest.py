@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nearsight.compare.answers import Answers, accuracies, best_of, differences
+from nearsight.compare.answers import Answers, RunAnswers, best_of, differences, scores
 from nearsight.compare.disagree import find_disagreements
 from nearsight.compare.results import Curve, Interval, Latency, ModelResult, Results, RunResult
 from nearsight.data import open_data
@@ -16,21 +16,22 @@ Make = Callable[..., Results]
 
 def drawn_answers(share_right: dict[str, float], labels: Any, seeds: int) -> Answers:
     generator = np.random.default_rng(0)
-    given = {
-        label: {
-            seed: np.where(generator.random(len(labels)) < share, labels, (labels + 1) % 10) for seed in range(seeds)
-        }
-        for label, share in share_right.items()
-    }
-    return Answers("test", np.arange(len(labels)), labels, given)
+
+    def draw(share: float) -> RunAnswers:
+        given = np.where(generator.random(len(labels)) < share, labels, (labels + 1) % 10)
+        right = (given == labels).astype(np.float64)
+        return RunAnswers(right, right, np.stack([given, labels]))
+
+    runs = {label: {seed: draw(share) for seed in range(seeds)} for label, share in share_right.items()}
+    return Answers("test", np.arange(len(labels)), runs)
 
 
 def drawn_model(label: str, place: int, answers: Answers, baseline: str, convnets: tuple[str, ...]) -> ModelResult:
-    found = accuracies(answers)
-    curve = Curve(epoch=[1, 2], seconds=[1.0, 2.0], loss=[2.0, 1.0], val_accuracy=[0.2, 0.4])
+    found = scores(answers)
+    curve = Curve(epoch=[1, 2], seconds=[1.0, 2.0], loss=[2.0, 1.0], val_score=[0.2, 0.4])
     runs = [
-        RunResult(seed=seed, accuracy=0.5, val_accuracy=0.5, seconds=60.0 * (place + 1), epochs=2, curve=curve)
-        for seed in answers.given[label]
+        RunResult(seed=seed, score=0.5, val_score=0.5, seconds=60.0 * (place + 1), epochs=2, curve=curve)
+        for seed in answers.runs[label]
     ]
     milliseconds = 1.0 + place
     return ModelResult(
@@ -41,7 +42,7 @@ def drawn_model(label: str, place: int, answers: Answers, baseline: str, convnet
         parameters=700_000,
         macs=49_000_000,
         runs=runs,
-        accuracy=found[label],
+        score=found[label],
         difference=differences(answers, baseline).get(label),
         behind_best=differences(answers, best_of(found)).get(label),
         latency=Latency(
@@ -69,7 +70,7 @@ def make_results() -> Make:
         answers = drawn_answers(share_right, data.test.labels, seeds)
         labels = list(share_right)
         reference = baseline or labels[0]
-        found = accuracies(answers)
+        found = scores(answers)
         best = best_of(found)
         other = reference if reference != best else next(label for label in labels if label != best)
         return Results(

@@ -76,14 +76,14 @@ def test_a_comparison_that_is_killed_and_stopped_goes_on_and_ends_as_if_nothing_
         assert said.splitlines()[-1].startswith("nearsight: Stopped; nothing is lost. Go on with the same command: ")
     last = run(*wish, "--out", out)
     assert last.returncode == 0, last.stderr
-    assert accuracies(read_results(out)) == accuracies(read_results(tmp_path / "whole"))
+    assert scores(read_results(out)) == scores(read_results(tmp_path / "whole"))
 
     said = sentence(run("digits", "-m", "deit_nano", "--epochs", "4", "--seeds", "1", "--out", out))
     assert "holds a comparison with changes = " in said or "holds a comparison with epochs = 3, but now it is 4" in said
 
 
-def accuracies(results: Results) -> list[list[float | None]]:
-    return [[run.accuracy for run in model.runs] for model in results.models]
+def scores(results: Results) -> list[list[float | None]]:
+    return [[run.score for run in model.runs] for model in results.models]
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "lit_nano · seed 0 failed: " in again.stderr
     results = read_results(out)
     assert [model.label for model, _ in results.failures] == ["lit_nano"]
-    assert results.model("deit_nano").accuracy is not None
+    assert results.model("deit_nano").score is not None
     assert "Runs that failed" in (out / "report.html").read_text()
 
 
@@ -122,4 +122,4 @@ def test_the_report_is_made_again_from_its_results(tmp_path: Path) -> None:
     assert results.baseline == "lcnet_050"
     for model in results.models:
         kept = out / "runs" / f"{model.label}-seed0" / "outcome.json"
-        assert model.runs[0].accuracy == pytest.approx(json.loads(kept.read_text())["test_accuracy"])
+        assert model.runs[0].score == pytest.approx(json.loads(kept.read_text())["test_score"])

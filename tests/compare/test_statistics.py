@@ -7,9 +7,10 @@ from scipy import stats
 from nearsight.compare.statistics import (
     correct_for_many,
     estimate,
-    estimate_accuracy,
     estimate_difference,
+    estimate_score,
     judge,
+    pseudo_values,
 )
 
 
@@ -32,7 +33,7 @@ def test_the_interval_holds_the_truth_in_at_least_95_of_100_worlds(
     worlds = 1000
     held = 0
     for _ in range(worlds):
-        found = estimate_accuracy(draw_world(generator, seeds, 400, seed_spread, image_spread))
+        found = estimate_score(draw_world(generator, seeds, 400, seed_spread, image_spread))
         held += found.low <= 0.6 <= found.high
     print(f"{seeds} seeds, spread {seed_spread} and {image_spread}: {held / worlds:.1%}")
     assert held / worlds > 0.95 - 3 * (0.95 * 0.05 / worlds) ** 0.5
@@ -66,12 +67,12 @@ def test_a_difference_is_found_on_paired_images_where_unpaired_intervals_overlap
     found = estimate_difference(model, baseline)
     assert found.mean == pytest.approx(20 / 500)
     assert judge(found.mean, found.p) == "better"
-    assert estimate_accuracy(baseline).high > estimate_accuracy(model).low
+    assert estimate_score(baseline).high > estimate_score(model).low
 
 
 def test_one_seed_gives_the_interval_of_a_binomial_share() -> None:
     right = np.arange(1000) < 640
-    found = estimate_accuracy(right[None])
+    found = estimate_score(right[None])
     assert found.seed_error is None
     assert found.high - found.mean == pytest.approx(1.96 * (0.64 * 0.36 / 1000) ** 0.5, rel=0.01)
 
@@ -87,7 +88,7 @@ def test_with_many_images_only_the_seeds_count_as_in_a_t_test() -> None:
 
 
 def test_all_right_is_not_taken_for_certainty() -> None:
-    found = estimate_accuracy(np.ones((3, 100), dtype=bool))
+    found = estimate_score(np.ones((3, 100), dtype=bool))
     assert found.mean == found.high == 1.0
     assert 0.95 < found.low < 0.995
 
@@ -105,3 +106,21 @@ def test_what_can_not_be_paired_is_refused() -> None:
         estimate_difference(np.ones((3, 5), dtype=bool), np.ones((2, 5), dtype=bool))
     with pytest.raises(ValueError, match="There are no answers to compare"):
         estimate(np.ones((0, 5)))
+
+
+def test_pseudo_values_of_a_mean_are_the_means_of_the_groups() -> None:
+    groups = np.random.default_rng(0).random((12, 5))
+    without = [np.delete(groups, number, axis=0).mean() for number in range(12)]
+    assert pseudo_values(groups.mean(), without) == pytest.approx(groups.mean(axis=1))
+
+
+def test_pseudo_values_hold_the_truth_of_a_ratio_in_95_of_100_worlds() -> None:
+    generator = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):  # a ratio of sums, as mIoU is
+        common = generator.gamma(2.0, size=(20, 10))
+        union = common + generator.gamma(2.0, size=(20, 10))
+        without = [np.delete(common, g, 0).sum() / np.delete(union, g, 0).sum() for g in range(20)]
+        found = estimate_score(pseudo_values(common.sum() / union.sum(), without)[None], counted=False)
+        held += found.low <= 0.5 <= found.high
+    assert 0.92 <= held / 400 <= 0.98

@@ -19,6 +19,6 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = complete_splits(open_data("digits"), seed=3)
     torch.manual_seed(0)
     built = build(ModelChoice(name="localvit_nano"), classes=10)
-    save_trained(built, data.classes, folder / "model.safetensors")
+    save_trained(built, "classify", data.classes, folder / "model.safetensors")
     (folder / "data.json").write_text(json.dumps(describe_splits(data)))
     return folder

@@ -105,22 +105,25 @@ def batch_of(count: int, labels: list[int]) -> Batch:
 def test_the_figures_of_a_validation() -> None:
     task = make_task(classes=8)
     logits = torch.tensor([[9.0, 8, 7, 6, 5, 4, 3, 2]]).repeat(4, 1)
-    sums = task.tally(Answers(logits), batch_of(4, [0, 4, 5, 0]))  # first, fifth, sixth, first
-    sums = sums + task.tally(Answers(logits), Batch(torch.empty(0, 3, 0, 0), torch.empty(0), torch.empty(0), {}))
-    figures = task.figures(sums)
-    assert (figures["val_accuracy"], figures["val_top5"]) == (0.5, 0.75)
+    meter = task.meter()
+    meter.add(Answers(logits), batch_of(4, [0, 4, 5, 0]))  # first, fifth, sixth, first
+    meter.add(Answers(logits), Batch(torch.empty(0, 3, 0, 0), torch.empty(0), torch.empty(0), {}))
+    figures = meter.figures()
+    assert (figures["accuracy"], figures["top5"]) == (0.5, 0.75)
     truth = torch.eye(8)[[0, 4, 5, 0]]
-    assert figures["val_loss"] == pytest.approx(expected_loss(logits, truth, [1.0] * 8), rel=1e-5)
+    assert figures["loss"] == pytest.approx(expected_loss(logits, truth, [1.0] * 8), rel=1e-5)
 
 
 def test_among_five_classes_the_first_five_say_nothing() -> None:
-    figures = make_task(classes=5).figures(torch.tensor([4.0, 8.0, 3.0, 4.0]).double())
-    assert figures == {"val_loss": 2.0, "val_accuracy": 0.75}
+    meter = make_task(classes=5).meter()
+    meter.add(Answers(torch.eye(5)[[0, 1, 2, 3]]), batch_of(4, [0, 1, 2, 4]))
+    assert set(meter.figures()) == {"loss", "accuracy"}
+    assert meter.figures()["accuracy"] == 0.75
 
 
 def test_a_validation_without_images_is_refused() -> None:
     with pytest.raises(ValueError, match="None of the validation images can be read; run `nearsight data check`"):
-        make_task().figures(torch.zeros(4).double())
+        make_task().meter().figures()
 
 
 def test_mixing_keeps_the_sum_of_labels_and_stops_in_the_last_epochs() -> None:

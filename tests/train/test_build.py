@@ -47,7 +47,7 @@ def test_a_convnet_keeps_a_last_map_of_two_places(side: int, softened: int) -> N
 @pytest.mark.parametrize("name", ["deit_nano", "vit_tiny_patch16_224", "resnet18"])
 def test_a_former_run_with_other_classes_keeps_all_but_the_head(name: str, tmp_path: Path) -> None:
     first = build(ModelChoice(name=name, img_size=32), classes=4)
-    save_trained(first, ("a", "b", "c", "d"), tmp_path / "model.safetensors")
+    save_trained(first, "classify", ("a", "b", "c", "d"), tmp_path / "model.safetensors")
     second = build(ModelChoice(weights=str(tmp_path)), classes=7)
     assert second.name == name
     assert second.input == first.input
@@ -62,7 +62,10 @@ def test_a_former_run_with_other_classes_keeps_all_but_the_head(name: str, tmp_p
 
 def test_a_former_run_takes_new_settings(tmp_path: Path) -> None:
     save_trained(
-        build(ModelChoice(name="resnet18", img_size=32), classes=2), ("a", "b"), tmp_path / "model.safetensors"
+        build(ModelChoice(name="resnet18", img_size=32), classes=2),
+        "classify",
+        ("a", "b"),
+        tmp_path / "model.safetensors",
     )
     built = build(ModelChoice(weights=str(tmp_path), drop=0.4, drop_path=0.1), classes=2)
     assert built.model.drop_rate == 0.4
@@ -92,8 +95,15 @@ def test_a_plain_file_of_timm_is_a_start(tmp_path: Path) -> None:
 
 def refusals(tmp_path: Path) -> dict[str, tuple[ModelChoice, str]]:
     ours, vit = tmp_path / "ours", tmp_path / "vit"
-    save_trained(build(ModelChoice(name="deit_nano", img_size=32), 2), ("a", "b"), ours / "model.safetensors")
-    save_trained(build(ModelChoice(name="vit_tiny_patch16_224", img_size=32), 2), ("a", "b"), vit / "model.safetensors")
+    save_trained(
+        build(ModelChoice(name="deit_nano", img_size=32), 2), "classify", ("a", "b"), ours / "model.safetensors"
+    )
+    save_trained(
+        build(ModelChoice(name="vit_tiny_patch16_224", img_size=32), 2),
+        "classify",
+        ("a", "b"),
+        vit / "model.safetensors",
+    )
     save_file({"a": torch.zeros(1)}, tmp_path / "bare.safetensors")
     bare = str(tmp_path / "bare.safetensors")
     return {
@@ -130,7 +140,7 @@ def test_what_can_not_be_built_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
 def test_a_model_with_other_parts_is_opened_under_the_name_it_was_asked_for(tmp_path: Path) -> None:
     built: Built = build(ModelChoice(name="deit_nano", img_size=32, options={"ratio": 2.0}), classes=2)
-    save_trained(built, ("cat", "dog"), tmp_path / "model.safetensors")
+    save_trained(built, "classify", ("cat", "dog"), tmp_path / "model.safetensors")
     trained = open_trained(tmp_path)
     assert (trained.name, trained.classes, trained.input) == ("deit_nano", ("cat", "dog"), built.input)
     images = torch.randn(2, 3, 32, 32)

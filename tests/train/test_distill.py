@@ -29,7 +29,7 @@ FOUR = ("0", "1", "2", "3")
 def teacher_run(tmp_path: Path) -> Path:
     """A small ConvNet that was trained on images of 24 pixels."""
     built = build(ModelChoice(name="resnet10t", img_size=24), classes=4)
-    return save_trained(built, FOUR, tmp_path / "teacher" / "model.safetensors").parent
+    return save_trained(built, "classify", FOUR, tmp_path / "teacher" / "model.safetensors").parent
 
 
 @pytest.fixture

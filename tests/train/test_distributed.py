@@ -80,7 +80,7 @@ def test_two_processes_learn_what_one_learns(
     ]
     assert curves(tmp_path / "two") == pytest.approx(curves(tmp_path / "one"), rel=1e-5, abs=1e-5)
     outcomes = [json.loads((tmp_path / run / "outcome.json").read_text()) for run in ("one", "two")]
-    assert outcomes[0]["val_accuracy"] == pytest.approx(outcomes[1]["val_accuracy"])
+    assert outcomes[0]["val_score"] == pytest.approx(outcomes[1]["val_score"])
     assert len(outcomes[0]["bad_images"]) == 3  # each process has met some of them
     assert outcomes[0]["bad_images"] == outcomes[1]["bad_images"]
     assert len(list((tmp_path / "two" / "tensorboard").rglob("events.*"))) == 1  # and one of them writes

@@ -173,6 +173,17 @@ def test_steps_end_at_the_smallest_rate() -> None:
     assert [learning_rate(schedule, 10, epoch) for epoch in (0, 3, 6)] == [1.0, 0.1, 0.05]
 
 
+def test_a_polynomial_is_that_of_torch() -> None:
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    peer = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=20, power=0.9)
+    for epoch in range(20):
+        found = learning_rate(Schedule(kind="poly", power=0.9, min_lr=0.0), 20, epoch)
+        assert found == pytest.approx(peer.get_last_lr()[0])
+        optimizer.step()
+        peer.step()
+
+
 def test_a_constant_rate_is_warmed_up_and_stays() -> None:
     schedule = Schedule(kind="constant", warmup_epochs=2, warmup_lr=0.0)
     assert [learning_rate(schedule, 10, epoch) for epoch in (0, 0.5, 1, 2, 9.9)] == [0, 0.25, 0.5, 1, 1]

@@ -42,8 +42,8 @@ def step_on(session: Session, batches: Any, steps: int) -> list[float]:
 
 def test_a_run_learns_and_leaves_everything_behind(colours: str, tiny: Callable[..., Any], tmp_path: Path) -> None:
     outcome = run_training(colours, tiny({"epochs": 6, "augment.flip": 0.0}), tmp_path, quiet=True)
-    assert outcome.val_accuracy == 1.0  # four plain colours
-    assert (outcome.steps, outcome.epochs, outcome.test_accuracy, outcome.bad_images) == (18, 6, None, {})
+    assert outcome.val_score == 1.0  # four plain colours
+    assert (outcome.steps, outcome.epochs, outcome.test_score, outcome.bad_images) == (18, 6, None, {})
     names = {path.name for path in tmp_path.iterdir()} - {".lock"}
     assert names == {
         *("recipe.yaml", "data.json", "environment.json", "metrics.jsonl", "outcome.json", "summary.md", "curves.png"),
@@ -59,7 +59,7 @@ def test_a_run_learns_and_leaves_everything_behind(colours: str, tiny: Callable[
         own = [values["loss"] for values in steps if values["epoch"] == epoch["epoch"] - 1]
         assert epoch["loss"] == pytest.approx(sum(own) / 3)
     best = max(epochs, key=lambda values: values["val_accuracy"])
-    assert (outcome.epoch, outcome.val_accuracy) == (best["epoch"], best["val_accuracy"])
+    assert (outcome.epoch, outcome.val_score) == (best["epoch"], best["val_accuracy"])
     assert outcome.elapsed == epochs[-1]["elapsed"]
 
     model = nearsight.load(tmp_path)
@@ -79,7 +79,7 @@ def test_the_model_is_that_of_the_best_epoch(
     colours: str, tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([0.25, 0.75, 0.5, 0.75])
-    monkeypatch.setattr(loop, "evaluate", lambda *a: {"val_loss": 1.0, "val_accuracy": next(scores)})
+    monkeypatch.setattr(loop, "evaluate", lambda *a: {"loss": 1.0, "accuracy": next(scores)})
     outcome = run_training(colours, tiny({"epochs": 4, "saving.keep": 1}), tmp_path, quiet=True)
     assert outcome.epoch == 2  # the first of equals
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
@@ -94,7 +94,7 @@ def test_patience_ends_a_run_that_does_not_improve(
     colours: str, tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([0.25, 0.5, 0.5, 0.25, 1.0])
-    monkeypatch.setattr(loop, "evaluate", lambda *a: {"val_loss": 1.0, "val_accuracy": next(scores)})
+    monkeypatch.setattr(loop, "evaluate", lambda *a: {"loss": 1.0, "accuracy": next(scores)})
     outcome = run_training(colours, tiny({"epochs": 9, "patience": 2}), tmp_path, quiet=True)
     assert (outcome.epochs, outcome.epoch, outcome.stopped_early) == (4, 2, True)
 

@@ -22,7 +22,12 @@ def rates(recipe: Recipe) -> tuple[float, float, float]:
 
 def test_the_shipped_recipes() -> None:
     papers = {"deit", "swin", "lightvit", "lit", "dwconv", "life-small", "resnet"}
-    assert set(recipe_names()) == papers | {"small-data", "fine-tune"}
+    objects = {"lightvit-detect", "lit-retinanet", "lit-mask-rcnn", "dwconv-detect", "life-detect"}
+    regions = {"lit-segment", "dwconv-segment", "life-segment"}
+    ours = {"small-data", "small-detect", "small-segment", "fine-tune", "retrofit"}
+    assert set(recipe_names()) == papers | objects | regions | ours
+    for task, names in {"detect": objects | {"small-detect"}, "segment": regions | {"small-segment"}}.items():
+        assert {load_recipe(name).task for name in names} == {task}
     for name in recipe_names():
         assert load_recipe(name).name == name
 

@@ -115,7 +115,7 @@ def test_a_signal_during_the_test_leaves_a_run_that_only_has_to_be_finished(
         run_training("digits", recipe, tmp_path, quiet=True)
     assert stop.value.number == signal.SIGINT
     assert not (tmp_path / "outcome.json").exists()
-    assert resume_training(tmp_path, quiet=True).test_accuracy is not None
+    assert resume_training(tmp_path, quiet=True).test_score is not None
     assert calls == [0, 1, 1]
 
 

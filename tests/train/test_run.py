@@ -91,7 +91,21 @@ def test_records_survive_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None:
 
 def test_file_names_that_are_no_text_survive(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9.png")
-    outcome = Outcome("m", 1, 1, 1, 1, 0.5, None, 1.0, False, {name: "the file is cut off", "größe.png": "x"})
+    outcome = Outcome(
+        "m",
+        1,
+        1,
+        1,
+        1,
+        "classify",
+        "accuracy",
+        0.5,
+        None,
+        None,
+        1.0,
+        False,
+        {name: "the file is cut off", "größe.png": "x"},
+    )
     Run(tmp_path).finish(outcome)
     assert Run(tmp_path).outcome() == outcome
     assert "größe" in (tmp_path / "outcome.json").read_text(encoding="utf-8", errors="surrogateescape")

@@ -143,9 +143,9 @@ def test_the_live_lines_fit_the_terminal(width: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    display = Display(epochs=300, steps=300 * 4000, batch=1024)
+    display = Display(epochs=300, steps=300 * 4000, batch=1024, metric="accuracy")
     assert display.live
-    display.accuracy = 0.987
+    display.score = 0.987
     display.begin(0)
     display.started -= 10000
     display.show_step(epoch=99, step=399_999, loss=12.345)

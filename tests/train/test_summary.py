@@ -21,7 +21,16 @@ def made_up_records(epochs: int) -> list[dict]:
             records.append({"kind": "step", "epoch": epoch, "step": step, "loss": 2 / step, "lr": 1e-3 / step})
         figures = {"loss": 1 / (epoch + 1), "val_loss": 1.1 / (epoch + 1), "lr": 1e-3 / (epoch + 1)}
         accuracy = 0.9 - 0.5 * abs(epoch + 1 - math.ceil(epochs / 2)) / epochs
-        records.append({"kind": "epoch", "epoch": epoch + 1, "step": step, "val_accuracy": accuracy, **figures})
+        records.append(
+            {
+                "kind": "epoch",
+                "epoch": epoch + 1,
+                "step": step,
+                "val_accuracy": accuracy,
+                "val_score": accuracy,
+                **figures,
+            }
+        )
     return records
 
 
@@ -32,9 +41,14 @@ def made_up_run(folder: Path, **outcome: object) -> Path:
     run.begin(recipe, {"source": "my photos", "kind": "folder", "classes": ["cat", "a|b"], "splits": splits})
     for record in made_up_records(5):
         run.record(record)
-    values = {"test_accuracy": 0.876, "stopped_early": False, "bad_images": {"cat/9.jpg": "the file is cut off"}}
+    values = {
+        "test_score": 0.876,
+        "test": {"accuracy": 0.876},
+        "stopped_early": False,
+        "bad_images": {"cat/9.jpg": "the file is cut off"},
+    }
     known = {"model": "localvit_nano", "parameters": 731_074, "epoch": 3, "epochs": 5, "steps": 15}
-    run.finish(Outcome(**known, val_accuracy=0.9, elapsed=425.0, **(values | outcome)))
+    run.finish(Outcome(**known, task="classify", metric="accuracy", val_score=0.9, elapsed=425.0, **(values | outcome)))
     return folder
 
 
@@ -62,7 +76,7 @@ def test_page_starts_with_the_result(tmp_path) -> None:
 
 
 def test_without_test_images_the_page_says_how_the_epoch_was_chosen(tmp_path) -> None:
-    write_summary(made_up_run(tmp_path, test_accuracy=None, stopped_early=True))
+    write_summary(made_up_run(tmp_path, test_score=None, stopped_early=True))
     result = (tmp_path / "summary.md").read_text(encoding="utf-8").splitlines()[2]
     assert result.startswith("**90.0 %** of the validation images are answered right, after epoch 3 of 5")
     assert "Training stopped before the 5 epochs planned" in result

@@ -47,7 +47,13 @@ def compare(
             show_default="the first ConvNet, else the first model",
         ),
     ] = None,
-    recipe: Annotated[str, typer.Option("--recipe", "-r", help="A recipe by name or a YAML file.")] = "small-data",
+    task: Annotated[
+        str | None, typer.Option(help="classify, detect or segment.", show_default="what the data are annotated for")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", "-r", help="A recipe by name or a YAML file.", show_default="small-data, small-..."),
+    ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of the recipe.")
     ] = None,
@@ -84,11 +90,12 @@ def compare(
     from ..compare.entries import parse_entries, with_baseline
     from ..compare.plan import Shared, parse_duration, parse_seeds
     from ..compare.runner import Stopped
+    from .train import default_recipe
 
     entries, wanted = with_baseline(parse_entries(models), baseline)
     shared = Shared(
         data=data,
-        recipe=recipe,
+        recipe=recipe or default_recipe(data, task, None),
         changes=tuple(changes or ()),
         img_size=img_size,
         limit=limit,

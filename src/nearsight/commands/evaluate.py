@@ -38,7 +38,11 @@ def evaluate(
     workers: Workers = None,
     device: Device = None,
 ) -> None:
-    """Say how good a model is: accuracy with intervals, by class, confusions, calibration, worst mistakes."""
+    """Say how good a model is.
+
+    A classifier: accuracy with intervals, by class, confusions, calibration, worst mistakes. A detector: AP of boxes
+    and masks, by size and class. A segmenter: overlap by class. Both with their best and worst cases as a picture.
+    """
     from ..evaluate import evaluate as evaluate_run
     from ..evaluate import write_report
     from ..evaluate.report import to_json
@@ -47,6 +51,9 @@ def evaluate(
 
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file; give the name of a folder.")
+    if task_of(run) != "classify":
+        evaluate_scenes(run, data, split, out, as_json, batch, workers, device)
+        return
     found = evaluate_run(
         run, data, split=split, batch=batch, workers=workers, device=device, progress=watch("Evaluating", batch)
     )
@@ -61,6 +68,48 @@ def evaluate(
     print(f"Wrote {folder}: {files}.", file=sys.stderr)
 
 
+def task_of(run: Path) -> str:
+    """What a run was trained for; bundles classify."""
+    from ..deploy.bundle import is_bundle
+
+    if is_bundle(run):
+        return "classify"
+    from ..checkpoints.native import read_description
+    from ..trained import model_file
+
+    return (read_description(model_file(run)).get("trained") or {}).get("task", "classify")
+
+
+def evaluate_scenes(
+    run: Path,
+    data: str | None,
+    split: str | None,
+    out: Path | None,
+    as_json: bool,
+    batch: int,
+    workers: int | None,
+    device: str | None,
+) -> None:
+    """Say how good a detector or segmenter is."""
+    from ..evaluate.scene_report import scene_table, to_json, write_scene_report
+    from ..evaluate.scenes import BATCH
+    from ..evaluate.scenes import evaluate_scenes as evaluate_run
+    from ..tables import make_console
+
+    at_once = min(batch, BATCH)
+    found = evaluate_run(
+        run, data, split=split, batch=at_once, workers=workers, device=device, progress=watch("Evaluating", at_once)
+    )
+    folder = write_scene_report(found, out)
+    if as_json:
+        print(to_json(found), end="")
+    else:
+        make_console().print(scene_table(found), highlight=False)
+    for name, reason in list(found.bad.items())[:10]:
+        print(f"left out: {name}: {reason}", file=sys.stderr)
+    print(f"Wrote {folder}: metrics.json, images.csv, cases.png.", file=sys.stderr)
+
+
 def predict(
     run: Run,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE|FOLDER", help="Images, or folders of images.")],
@@ -68,11 +117,22 @@ def predict(
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a table.")] = None,
     jsonl: Annotated[Path | None, typer.Option("--jsonl", metavar="FILE", help="Write JSON lines.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Of a detector or segmenter: folder for pictures and files. Default: found."),
+    ] = None,
+    least: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Of a detector: score that an object needs. Default: by training."),
+    ] = None,
     batch: Size = 64,
     workers: Workers = None,
     device: Device = None,
 ) -> None:
     """Say what is in images. Folders are searched through; unreadable images are named and left out.
+
+    A detector draws boxes and masks and writes objects.json (COCO); a segmenter draws regions and writes PNGs of class
+    numbers.
 
     A bundle that `nearsight export` wrote runs without torch.
     """
@@ -82,6 +142,13 @@ def predict(
     chosen = [name for name, given in (("--csv", csv), ("--jsonl", jsonl), ("--json", as_json)) if given]
     if len(chosen) > 1:
         raise ValueError(f"{' and '.join(chosen)} were given; choose one.")
+    if task_of(run) != "classify":
+        if csv or jsonl:
+            raise ValueError(f"{chosen[0]} is for classifiers; a detector or segmenter writes its files to --out DIR.")
+        predict_scenes(run, images, out or Path("found"), least, as_json, batch, workers, device)
+        return
+    if out is not None or least is not None:
+        raise ValueError("--out and --least are for detectors and segmenters; a classifier has --csv and --jsonl.")
     file = csv or jsonl
     if file is not None and file.is_dir():
         raise ValueError(f"{chosen[0]} {file} is a folder; give the name of a file to write.")
@@ -111,6 +178,52 @@ def predict(
         written = f" Wrote {file}." if file else ""
         skipped = f", {bad:,} unreadable skipped" if bad else ""
         print(f"{done:,} image{'s' * (done != 1)} predicted{skipped}.{written}", file=sys.stderr)
+
+
+def predict_scenes(
+    run: Path,
+    images: list[Path],
+    out: Path,
+    least: float | None,
+    as_json: bool,
+    batch: int,
+    workers: int | None,
+    device: str | None,
+) -> None:
+    """Find the objects or regions of images, and draw them."""
+    import json
+
+    from ..predict.scene_output import as_dict, in_words, write_scenes
+    from ..predict.scenes import BATCH
+    from ..predict.scenes import predict_scenes as find
+    from ..trained import open_trained
+
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; give the name of a folder.")
+    trained = open_trained(run)
+    at_once = min(batch, BATCH)
+    found = find(
+        trained,
+        images,
+        least=trained.threshold if least is None else least,
+        batch=at_once,
+        workers=workers,
+        device=device,
+        progress=iter if sys.stdout.isatty() else watch("Predicting", at_once),
+    )
+    done, bad = 0, 0
+    for prediction in write_scenes(found, trained.classes, out):
+        if prediction.problem is not None:
+            print(f"skipped {prediction.image}: {prediction.problem}", file=sys.stderr)
+            bad += 1
+            continue
+        done += 1
+        print(json.dumps(as_dict(prediction, trained.classes)) if as_json else in_words(prediction, trained.classes))
+    if not done:
+        raise ValueError(f"No image can be read: {bad:,} of {bad:,} are unreadable.")
+    skipped = f", {bad:,} unreadable skipped" if bad else ""
+    files = "pictures and objects.json" if trained.task == "detect" else "pictures and regions/"
+    print(f"{done:,} image{'s' * (done != 1)} predicted{skipped}. Wrote {out}: {files}.", file=sys.stderr)
 
 
 def watch(title: str, batch: int) -> "Callable[[Iterable[Batch]], Iterator[Batch]]":

@@ -14,14 +14,23 @@ def train(
         str | None,
         typer.Argument(
             metavar="DATA",
-            help="Folder of class folders, .csv, .parquet, .npz, .tar shards, or a name (digits, cifar10, ...).",
+            help="Class folders, .csv, .parquet, .npz, .tar shards, COCO, VOC or YOLO annotations, images with masks, "
+            "or a name (digits, cifar10, shapes, ...).",
         ),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="A model of ours or of timm; without, the data choose.")
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="classify, detect or segment.", show_default="what the data are annotated for")
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(help="retinanet, mask-rcnn, cascade-mask-rcnn, detr; semantic-fpn, upernet, linear."),
+    ] = None,
     recipe: Annotated[
-        str | None, typer.Option("--recipe", "-r", help="A recipe by name or a YAML file.", show_default="small-data")
+        str | None,
+        typer.Option("--recipe", "-r", help="A recipe by name or a YAML file.", show_default="small-data, small-..."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="RUN", help="Folder of the run.", show_default="runs/...")
@@ -36,6 +45,9 @@ def train(
     patch_size: Annotated[int | None, typer.Option(help="Stride of the model's embedding in pixels.")] = None,
     weights: Annotated[
         str | None, typer.Option(help="Start from a converted file, a former run, or timm's 'pretrained'.")
+    ] = None,
+    localize: Annotated[
+        str | None, typer.Option(metavar="SLOT=PART,...", help="Local parts for it, such as ffn=localvit,qkv=life.")
     ] = None,
     class_weights: Annotated[str | None, typer.Option(help="'balanced' weighs rare classes more.")] = None,
     limit: Annotated[int | None, typer.Option(help="Train on so many images only.")] = None,
@@ -54,6 +66,7 @@ def train(
     """Train a model on DATA; the same command again goes on where it stopped."""
     flags = {
         "model.name": model,
+        "model.head": head,
         "model.img_size": img_size,
         "model.patch_size": patch_size,
         "model.weights": weights,
@@ -67,10 +80,14 @@ def train(
         "precision": precision,
         "saving.keep": keep,
     }
-    given = {key: value for key, value in flags.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
+    if localize is not None:
+        from ..retrofit import Choice
+
+        given["model.localize"] = Choice.parse(localize).as_json()
     if (data is None) == (resume is None):
         raise ValueError("Give either DATA to train on, or --resume RUN to go on with a run.")
-    if resume is not None and (given or changes or recipe or out):
+    if resume is not None and (given or changes or recipe or out or task):
         raise ValueError("--resume goes on with a run as it was; leave the other settings out.")
 
     import torch
@@ -87,9 +104,11 @@ def train(
             folder = resume
             outcome = resume_training(resume, **settings)
         else:
-            chosen = load_recipe(
-                recipe or ("fine-tune" if weights else "small-data"), given | dict(map(parse_change, changes or ()))
-            )
+            if recipe is None:
+                recipe = "retrofit" if localize and weights else default_recipe(str(data), task, weights)
+            chosen = load_recipe(recipe, given | dict(map(parse_change, changes or ())))
+            if task is not None and task != chosen.task:
+                raise ValueError(f"The recipe {chosen.name} is made to {chosen.task}, not to {task}; choose another.")
             folder = out or default_folder(str(data), chosen.model.name, chosen.seed)
             outcome = run_training(str(data), chosen, folder, **settings)
     except Interrupted as stop:
@@ -98,6 +117,20 @@ def train(
         raise typer.Exit(128 + stop.number) from None
     if not quiet and is_first_process():
         print_outcome(outcome, folder)
+
+
+def default_recipe(data: str, task: str | None, weights: str | None) -> str:
+    """The recipe for a task, or for what the data are annotated for."""
+    from ..data import open_data
+
+    recipes = {
+        "classify": "fine-tune" if weights else "small-data",
+        "detect": "small-detect",
+        "segment": "small-segment",
+    }
+    if task is not None and task not in recipes:
+        raise ValueError(f"There is no task {task!r}; choose {', '.join(recipes)}.")
+    return recipes[task or open_data(data).task]
 
 
 def is_first_process() -> bool:
@@ -114,8 +147,9 @@ def default_folder(data: str, model: str | None, seed: int) -> Path:
 
 def print_outcome(outcome: Any, folder: Path) -> None:
     """The result, and what to do with it."""
-    tested = "" if outcome.test_accuracy is None else f", {outcome.test_accuracy:.2%} on the test images"
-    print(f"{outcome.model}: {outcome.val_accuracy:.2%} on the validation images (epoch {outcome.epoch}){tested}.")
+    tested = "" if outcome.test_score is None else f", {outcome.test_score:.2%} on the test images"
+    reached = f"{outcome.metric} {outcome.val_score:.2%} on the validation images (epoch {outcome.epoch})"
+    print(f"{outcome.model}: {reached}{tested}.")
     if outcome.bad_images:
         print(f"Unreadable images passed over: {len(outcome.bad_images)}; {folder}/outcome.json names them.")
     print(f"Model: {folder}/model.safetensors · summary: {folder}/summary.md")

@@ -22,7 +22,7 @@ def colour(index: int) -> str:
 
 
 def learning_curves(results: Results) -> Markup:
-    """Validation accuracy while training: mean over seeds, with the range between the seeds."""
+    """Validation score while training: mean over seeds, with the range between the seeds."""
     shown = [(index, curves_of(model)) for index, model in enumerate(results.models)]
     shown = [(index, curves) for index, curves in shown if curves]
     if not shown:
@@ -39,7 +39,7 @@ def learning_curves(results: Results) -> Markup:
         parts.append(f'<polygon class="band {colour(index)}" points="{there} {back}"/>')
         parts.append(f'<polyline class="line {colour(index)}" points="{points_of(across, down, x, mean)}"/>')
     said = "; ".join(f"{results.models[i].label} ends at {mean[-1]:.1%}" for i, _, _, mean, _ in lines)
-    return drawing(f"Validation accuracy by epoch: {said}.", parts)
+    return drawing(f"Validation {results.metric} by epoch: {said}.", parts)
 
 
 def curves_of(model: ModelResult) -> list[Curve]:
@@ -48,20 +48,20 @@ def curves_of(model: ModelResult) -> list[Curve]:
 
 
 def summary(curves: Sequence[Curve], by_time: bool) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Place, lowest, mean and highest accuracy at each epoch that all runs have."""
+    """Place, lowest, mean and highest score at each epoch that all runs have."""
     epochs = min(len(curve.epoch) for curve in curves)
-    values = np.array([curve.val_accuracy[:epochs] for curve in curves])
+    values = np.array([curve.val_score[:epochs] for curve in curves])
     minutes = np.mean([curve.seconds[:epochs] for curve in curves], axis=0) / 60
     x = minutes.tolist() if by_time else [float(epoch) for epoch in curves[0].epoch[:epochs]]
     return x, values.min(axis=0).tolist(), values.mean(axis=0).tolist(), values.max(axis=0).tolist()
 
 
-def accuracy_by_latency(results: Results) -> Markup:
-    """Accuracy against the time for one image, with the models that no other beats in both."""
+def score_by_latency(results: Results) -> Markup:
+    """Score against the time for one image, with the models that no other beats in both."""
     shown = [
-        (index, model.latency.milliseconds, model.accuracy)
+        (index, model.latency.milliseconds, model.score)
         for index, model in enumerate(results.models)
-        if model.latency and model.accuracy
+        if model.latency and model.score
     ]
     if not shown:
         return Markup("")
@@ -71,17 +71,17 @@ def accuracy_by_latency(results: Results) -> Markup:
     across = Axis(span[0], span[1], LEFT, WIDTH - RIGHT, logarithmic)
     down = Axis(*upright([v for _, _, acc in shown for v in (acc.low, acc.high)]), HEIGHT - BOTTOM, TOP)
     parts = [frame(across, down, "milliseconds for one image (less is better)", 5)]
-    front = pareto_front([(time.mean, accuracy.mean) for _, time, accuracy in shown])
+    front = pareto_front([(time.mean, score.mean) for _, time, score in shown])
     parts.append(front_line([(shown[i][1].mean, shown[i][2].mean) for i in front], across, down))
     taken: list[tuple[float, float, float, float]] = [
         (across.place(t.mean) - 5, down.place(a.mean) - 5, across.place(t.mean) + 5, down.place(a.mean) + 5)
         for _, t, a in shown
     ]
-    for index, time, accuracy in shown:
-        parts.append(dot(index, time, accuracy, across, down, results.models[index].label))
-        parts.append(tag(results.models[index].label, across.place(time.mean), down.place(accuracy.mean), taken))
+    for index, time, score in shown:
+        parts.append(dot(index, time, score, across, down, results.models[index].label))
+        parts.append(tag(results.models[index].label, across.place(time.mean), down.place(score.mean), taken))
     names = ", ".join(results.models[shown[i][0]].label for i in front)
-    return drawing(f"Accuracy against latency. Not beaten in both: {names}.", parts)
+    return drawing(f"{results.metric} against latency. Not beaten in both: {names}.", parts)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -107,11 +107,11 @@ def front_line(points: Sequence[tuple[float, float]], across: Axis, down: Axis) 
     return f'<polyline class="front" points="{" ".join(steps)}"/>'
 
 
-def dot(index: int, time: Interval, accuracy: Interval, across: Axis, down: Axis, label: str) -> str:
-    """A model with its interval of accuracy."""
-    x, y = across.place(time.mean), down.place(accuracy.mean)
-    low, high = down.place(accuracy.low), down.place(accuracy.high)
-    said = f"{label}: {accuracy.mean:.1%}, {time.mean:.2f} ms"
+def dot(index: int, time: Interval, score: Interval, across: Axis, down: Axis, label: str) -> str:
+    """A model with the interval of its score."""
+    x, y = across.place(time.mean), down.place(score.mean)
+    low, high = down.place(score.low), down.place(score.high)
+    said = f"{label}: {score.mean:.1%}, {time.mean:.2f} ms"
     return (
         f'<g class="{colour(index)}"><title>{escape(said)}</title>'
         f'<line class="whisker" x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}"/>'
@@ -139,9 +139,9 @@ def overlap(one: tuple[float, float, float, float], other: tuple[float, float, f
 
 
 def interval_bar(results: Results, index: int) -> Markup:
-    """The interval of a model's accuracy on the scale that all models of the table share."""
-    found = [model.accuracy for model in results.models if model.accuracy]
-    value = results.models[index].accuracy
+    """The interval of a model's score on the scale that all models of the table share."""
+    found = [model.score for model in results.models if model.score]
+    value = results.models[index].score
     if value is None:
         return Markup("")
     scale = Axis(*padded([v for a in found for v in (a.low, a.high)], 0.05, 0.002), 4, BAR - 4)
@@ -155,13 +155,13 @@ def interval_bar(results: Results, index: int) -> Markup:
 
 
 def upright(values: Sequence[float]) -> tuple[float, float]:
-    """Ends of an axis for accuracies."""
+    """Ends of an axis for scores."""
     low, high = padded(values)
     return max(low, 0.0) if low > -0.02 else low, min(high, 1.02)
 
 
 def frame(across: Axis, down: Axis, title: str, count: int) -> str:
-    """Grid, ticks and the title below; accuracies on the left."""
+    """Grid, ticks and the title below; scores on the left."""
     parts = []
     ticks = down.ticks(5)
     digits = 1 if len(ticks) > 1 and (ticks[1] - ticks[0]) < 0.0099 else 0

@@ -13,8 +13,8 @@ from ..evaluate.predictions import pick_device
 from ..train.prepare import Prepared
 from ..train.run import Run
 from ..trained import open_trained
-from .answers import Answers, accuracies, best_of, differences, read_answers
-from .contenders import Contender
+from .answers import Answers, best_of, differences, read_answers, scores
+from .contenders import Contender, shown_size
 from .disagree import find_disagreements
 from .latency import ROUNDS, measure_latency
 from .plan import Plan, RunPlan
@@ -48,7 +48,7 @@ def collect(
         rounds: Of the measurement of latency.
     """
     answers = read_answers(plan, folder)
-    found = accuracies(answers) if answers else {}
+    found = scores(answers) if answers else {}
     against = differences(answers, plan.baseline) if answers and plan.baseline in found else {}
     behind = differences(answers, best_of(found)) if answers else {}
     threads = torch.get_num_threads()
@@ -63,7 +63,7 @@ def collect(
             parameters=contender.parameters,
             macs=contender.macs,
             runs=[read_run(run, answers, failures) for run in runs if run.model is model],
-            accuracy=found.get(model.label),
+            score=found.get(model.label),
             difference=against.get(model.label),
             behind_best=behind.get(model.label),
             latency=latency.get(model.label),
@@ -73,16 +73,24 @@ def collect(
     split = answers.split if answers else "test"
     return Results(
         data=describe_data(prepared),
+        task=prepared.data.task,
+        metric=metric_of(runs),
         split=split,
         recipe=describe_recipe(plan, contenders),
         seeds=list(plan.seeds),
         baseline=plan.baseline,
         suggestion=suggestion,
         models=models,
-        disagreements=disagreements(answers, plan, prepared) if answers else [],
+        disagreements=disagreements(answers, plan, folder, prepared) if answers else [],
         machine=describe_machine(threads),
         command=command,
     )
+
+
+def metric_of(runs: Sequence[RunPlan]) -> str:
+    """What the scores of the runs are."""
+    outcomes = (Run(run.folder).outcome() for run in runs)
+    return next((outcome.metric for outcome in outcomes if outcome is not None), "score")
 
 
 def read_run(run: RunPlan, answers: Answers | None, failures: Mapping[Path, str]) -> RunResult:
@@ -92,15 +100,15 @@ def read_run(run: RunPlan, answers: Answers | None, failures: Mapping[Path, str]
         epoch=[values["epoch"] for values in records],
         seconds=[values["elapsed"] for values in records],
         loss=[values["loss"] for values in records],
-        val_accuracy=[values["val_accuracy"] for values in records],
+        val_score=[values["val_score"] for values in records],
     )
     outcome = Run(run.folder).outcome()
     if outcome is None or answers is None or not is_finished(run.folder):
         return RunResult(seed=run.seed, failure=failures.get(run.folder, UNFINISHED), curve=curve)
     return RunResult(
         seed=run.seed,
-        accuracy=float(answers.right(run.model.label, [run.seed]).mean()),
-        val_accuracy=outcome.val_accuracy,
+        score=answers.score(run.model.label, run.seed),
+        val_score=outcome.val_score,
         seconds=outcome.elapsed,
         epochs=outcome.epochs,
         curve=curve,
@@ -113,20 +121,24 @@ def measure(plan: Plan, folder: Path, threads: int, rounds: Iterable[int]) -> di
     for run in plan.runs(folder):
         if run.model.label not in models and is_finished(run.folder):
             trained = open_trained(run.folder)
-            models[run.model.label] = (trained.model, trained.input.size)
+            models[run.model.label] = (trained.model, shown_size(trained.input))
     return measure_latency(models, pick_device(), threads, rounds)
 
 
-def disagreements(answers: Answers, plan: Plan, prepared: Prepared) -> list[Disagreement]:
+def disagreements(answers: Answers, plan: Plan, folder: Path, prepared: Prepared) -> list[Disagreement]:
     """Examples for the best model and the baseline; for the next model where the baseline is best."""
-    found = accuracies(answers)
+    found = scores(answers)
     if len(found) < 2:
         return []
     best = best_of(found)
     rest = {label: value for label, value in found.items() if label != best}
     other = plan.baseline if plan.baseline in rest else best_of(rest)
     split: Split = prepared.data.splits()[answers.split]
-    return find_disagreements(answers, best, other, split, prepared.data.classes)
+    if prepared.data.task == "classify":
+        return find_disagreements(answers, best, other, split, prepared.data.classes)
+    from .scenes import find_differences
+
+    return find_differences(answers, best, other, split, plan.runs(folder))
 
 
 def describe_data(prepared: Prepared) -> dict[str, Any]:
@@ -146,7 +158,7 @@ def describe_recipe(plan: Plan, contenders: Sequence[Contender]) -> dict[str, An
     return {
         "name": plan.shared.recipe,
         "changes": list(plan.shared.changes),
-        "img_size": first.model.img_size,
+        "img_size": first.model.img_size if first.task == "classify" else first.scene.shorter,
         "batch": first.batch,
         "limit": plan.shared.limit,
         "budget": plan.shared.budget,

@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..counting import count
+from ..data import Data
+from ..data.augment import Input
 from ..models import MODELS
-from ..train.build import build
-from ..train.choose import fill_in
-from ..train.prepare import Prepared, prepare, typical_side
+from ..train.prepare import Prepared, complete, prepare
 from ..train.recipe import Recipe
 from ..train.recipe_file import load_recipe
+from ..train.session import build_for
 from .entries import Entry, as_changes
 from .plan import Shared
 
@@ -47,12 +49,11 @@ def check_contenders(entries: Sequence[Entry], shared: Shared) -> tuple[list[Con
         The models, and the data that they will all be trained on.
     """
     prepared = prepare(shared.data, recipe_of(None, shared))
-    side, classes = typical_side(prepared.train), len(prepared.data.classes)
     contenders = []
     for entry in entries:
         try:
-            recipe = fill_in(recipe_of(entry, shared), len(prepared.train), classes, side)
-            contenders.append(weigh(entry, recipe, classes))
+            recipe = complete(recipe_of(entry, shared), prepared.data, prepared.train)
+            contenders.append(weigh(entry, recipe, prepared.data))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{entry.label} can't be compared: {error}") from None
     return contenders, prepared
@@ -70,12 +71,18 @@ def recipe_of(entry: Entry | None, shared: Shared, epochs: int | None = None) ->
     return load_recipe(shared.recipe, given | as_changes([*shared.changes, *(entry.settings() if entry else ())]))
 
 
-def weigh(entry: Entry, recipe: Recipe, classes: int) -> Contender:
+def weigh(entry: Entry, recipe: Recipe, data: Data) -> Contender:
     """Build a model, without memory where possible, and count what it costs."""
-    with torch.device("cpu" if recipe.model.weights else "meta"):
-        built = build(recipe.model, classes)
-        cost = count(built.model, built.input.size)
+    bare = recipe.task == "classify" and not recipe.model.weights  # what detectors do depends on what they see
+    with torch.device("meta" if bare else "cpu"):
+        built = build_for(recipe, data)
+        cost = count(built.model, shown_size(built.input))
     return Contender(entry, recipe, cost.parameters, cost.macs, is_convnet(built.name, built.model))
+
+
+def shown_size(input: Any) -> tuple[int, int]:
+    """Height and width of the images that a model is measured with: a square where it takes any shape."""
+    return input.size if isinstance(input, Input) else (input.shorter, input.shorter)
 
 
 def is_convnet(name: str, model: nn.Module) -> bool:

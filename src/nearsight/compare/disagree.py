@@ -26,19 +26,20 @@ def find_disagreements(
 
 def disagreement(answers: Answers, right: str, wrong: str, split: Split, classes: Sequence[str]) -> Disagreement:
     """Images that most seeds of one model get right and most of another wrong; the clearest first."""
-    good, bad = shares(answers, right), shares(answers, wrong)
+    good, bad = answers.worth(right), answers.worth(wrong)
     clear = np.flatnonzero((good > 0.5) & (bad < 0.5))
     clear = clear[np.argsort(bad[clear] - good[clear], kind="stable")]
-    mostly = np.stack([shares(answers, label) > 0.5 for label in answers.labels_done()]).sum(axis=0)
+    mostly = np.stack([answers.worth(label) > 0.5 for label in answers.labels_done()]).sum(axis=0)
+    truths = true_classes(answers)
     examples = []
-    for place in spread_over_classes(clear, answers.labels)[: 2 * SHOWN]:
+    for place in spread_over_classes(clear, truths)[: 2 * SHOWN]:
         index = int(answers.indices[place])
         try:
             picture = encode(split.read(index, SIDE))
         except BadImage:
             continue
         said = [answer_of(answers, label, int(place), classes) for label in (right, wrong)]
-        truth = classes[answers.labels[place]]
+        truth = classes[truths[place]]
         examples.append(
             Example(name=split.name(index), truth=truth, picture=picture, answers=said, models_right=int(mostly[place]))
         )
@@ -56,17 +57,19 @@ def spread_over_classes(places: NDArray[np.int64], labels: NDArray[np.int64]) ->
     return places[np.argsort(turns, kind="stable")]
 
 
-def shares(answers: Answers, label: str) -> NDArray[np.float64]:
-    """For each image, the share of seeds that got it right."""
-    return answers.right(label).mean(axis=0)
+def true_classes(answers: Answers) -> NDArray[np.int64]:
+    """True class numbers of the images `[n]`."""
+    one = next(run for seeds in answers.runs.values() for run in seeds.values())
+    assert one.classes is not None
+    return one.classes[1]
 
 
 def answer_of(answers: Answers, label: str, place: int, classes: Sequence[str]) -> Answer:
     """What a model mostly says of an image."""
-    given = np.array([seed[place] for seed in answers.given[label].values()])
+    pairs = [run.classes[:, place] for run in answers.runs[label].values() if run.classes is not None]
+    given, truths = np.stack(pairs, axis=1)
     said = int(np.bincount(given).argmax())
-    right = int((given == answers.labels[place]).sum())
-    return Answer(label=label, answer=classes[said], right=right, seeds=len(given))
+    return Answer(label=label, answer=classes[said], right=int((given == truths).sum()), seeds=len(given))
 
 
 def encode(image: Image.Image) -> str:

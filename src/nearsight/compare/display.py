@@ -76,7 +76,7 @@ class Board:
             if values and not self.is_live:
                 self.say(
                     f"{title(run)}: epoch {values['epoch']}/{run.model.epochs}, "
-                    f"validation {values['val_accuracy']:.1%}, {self.left()}"
+                    f"validation {values['val_score']:.1%}, {self.left()}"
                 )
 
     def ended(self, run: RunPlan, failure: str | None) -> None:
@@ -133,7 +133,7 @@ class Board:
                 Text(title(run), style=style),
                 Text("failed", style="red") if state == "failed" else bar,
                 f"{epoch}/{run.model.epochs}",
-                f"{values['val_accuracy']:.1%}" if values else "–",
+                f"{values['val_score']:.1%}" if values else "–",
                 duration(values["elapsed"]) if values else "–",
             )
         done = sum(state == "done" for state in self.state.values())

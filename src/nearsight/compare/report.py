@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 
 from ..checkpoints.native import write_whole
 from ..train.display import duration
-from .charts import accuracy_by_latency, colour, interval_bar, learning_curves
+from .charts import colour, interval_bar, learning_curves, score_by_latency
 from .results import Results
 from .verdict import percent, probability, signed, verdict
 
@@ -39,10 +39,11 @@ def render(results: Results) -> str:
     return page.from_string(text).render(
         results=results,
         headline=headline,
+        metric=results.metric[:1].upper() + results.metric[1:],
         more=more,
         rows=[{"model": model, "colour": colour(i), "bar": interval_bar(results, i)} for i, model in rows],
         curves=learning_curves(results),
-        scatter=accuracy_by_latency(results),
+        scatter=score_by_latency(results),
         facts=facts(results),
         best=results.ranked[0].label if results.ranked else None,
         decided_by_val=results.split == "val",

@@ -29,7 +29,7 @@ class Interval(Record):
 
 
 class Difference(Interval):
-    """A paired difference of accuracies.
+    """A paired difference of scores.
 
     Attributes:
         p: Probability of such a difference by chance, corrected by Holm for the number of models.
@@ -60,7 +60,7 @@ class Curve(Record):
     epoch: list[int]
     seconds: list[float]
     loss: list[float]
-    val_accuracy: list[float]
+    val_score: list[float]
 
 
 class RunResult(Record):
@@ -69,8 +69,8 @@ class RunResult(Record):
     Attributes:
         seed: Of everything random in it.
         failure: The sentence it ended with; None if it finished.
-        accuracy: On the images that decide.
-        val_accuracy: Of the best epoch.
+        score: On the images that decide.
+        val_score: Of the best epoch.
         seconds: Of training and validation.
         epochs: That were trained.
         curve: How it went.
@@ -78,8 +78,8 @@ class RunResult(Record):
 
     seed: int
     failure: str | None = None
-    accuracy: float | None = None
-    val_accuracy: float | None = None
+    score: float | None = None
+    val_score: float | None = None
     seconds: float | None = None
     epochs: int | None = None
     curve: Curve | None = None
@@ -96,7 +96,7 @@ class ModelResult(Record):
         parameters: Numbers that training changes.
         macs: Multiply-adds of one image.
         runs: One for each seed.
-        accuracy: Mean over seeds; None if no run finished.
+        score: Mean over seeds; None if no run finished.
         difference: To the baseline; None for the baseline itself.
         behind_best: To the best model; None for the best one itself.
         latency: Measured; None if no run finished.
@@ -109,7 +109,7 @@ class ModelResult(Record):
     parameters: int
     macs: int
     runs: list[RunResult]
-    accuracy: Interval | None = None
+    score: Interval | None = None
     difference: Difference | None = None
     behind_best: Difference | None = None
     latency: Latency | None = None
@@ -164,6 +164,8 @@ class Results(Record):
         format: Says what this file is.
         version: Of the format.
         data: What was named, the number of classes, and the sizes of the splits.
+        task: `classify`, `detect` or `segment`.
+        metric: What the scores are.
         split: Which split decides.
         recipe: Name of the recipe, changes, image size, epochs or budget: what all models share.
         seeds: Seeds of the runs.
@@ -178,6 +180,8 @@ class Results(Record):
     format: Literal["nearsight-comparison"] = "nearsight-comparison"
     version: Literal[1] = 1
     data: dict[str, Any]
+    task: str
+    metric: str
     split: str
     recipe: dict[str, Any]
     seeds: list[int]
@@ -194,9 +198,9 @@ class Results(Record):
 
     @property
     def ranked(self) -> list[ModelResult]:
-        """Models with an accuracy, the best first."""
-        done = [model for model in self.models if model.accuracy is not None]
-        return sorted(done, key=lambda model: -model.accuracy.mean)  # type: ignore[union-attr]
+        """Models with a score, the best first."""
+        done = [model for model in self.models if model.score is not None]
+        return sorted(done, key=lambda model: -model.score.mean)  # type: ignore[union-attr]
 
     @property
     def failures(self) -> list[tuple[ModelResult, RunResult]]:

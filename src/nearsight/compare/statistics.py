@@ -1,9 +1,11 @@
 """How sure a comparison is: intervals and paired tests over seeds and test images.
 
-A mean accuracy has two sources of error: other seeds would have trained other models, and other test images would have
-been answered otherwise. Both are estimated from the answers `[seeds, images]` and added. What seeds and images do to
-each other is in both terms, so that intervals come out rather too wide than too narrow. Only where two or three seeds
-differ by many points, more than the choice of images does, they hold the truth in 87 to 93 of 100 cases instead of 95.
+A mean score has two sources of error: other seeds would have trained other models, and other test images would have
+been answered otherwise. Both are estimated from the answers `[seeds, images]` and added. Scores that are no mean over
+images (AP, mIoU) come as pseudo-values of groups of images (`pseudo_values`), whose mean and variance stand for them.
+What seeds and images do to each other is in both terms, so that intervals come out rather too wide than too narrow.
+Only where two or three seeds differ by many points, more than the choice of images does, they hold the truth in 87 to
+93 of 100 cases instead of 95.
 """
 
 from collections.abc import Sequence
@@ -37,10 +39,14 @@ class Estimate(NamedTuple):
     image_error: float
 
 
-def estimate(values: NDArray[np.float64]) -> Estimate:
+def estimate(values: NDArray[np.float64], counted: bool = True) -> Estimate:
     """The mean of values `[seeds, images]`, its interval, and the test of whether it is 0.
 
     With one seed the interval holds the error from the test images alone.
+
+    Args:
+        values: One for each seed and image, or group of images.
+        counted: Whether they count right and wrong answers.
 
     Example:
         >>> answers = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], dtype=float)
@@ -51,7 +57,7 @@ def estimate(values: NDArray[np.float64]) -> Estimate:
     if not seeds or not images:
         raise ValueError("There are no answers to compare; at least one seed and one test image are needed.")
     mean = float(values.mean())
-    image_part = image_variance(values.mean(axis=0)) / images
+    image_part = image_variance(values.mean(axis=0), counted) / images
     parts = [(image_part, max(images - 1, 1))]
     if seeds > 1:
         parts.append((float(values.mean(axis=1).var(ddof=1)) / seeds, seeds - 1))
@@ -64,34 +70,55 @@ def estimate(values: NDArray[np.float64]) -> Estimate:
     return Estimate(mean, mean - reach, mean + reach, p, seed_error, image_part**0.5)
 
 
-def image_variance(per_image: NDArray[np.float64]) -> float:
-    """Variance between images; at least that of one image which differs, for equal values don't prove certainty."""
+def image_variance(per_image: NDArray[np.float64], counted: bool) -> float:
+    """Variance between images; at least that of one image which differs, for equal counts don't prove certainty."""
     images = len(per_image)
-    least = 1 / (images + 1)
-    return max(float(per_image.var(ddof=1)) if images > 1 else 0.0, least * (1 - least))
+    share = 1 / (images + 1)
+    least = share * (1 - share) if counted else 1e-12
+    return max(float(per_image.var(ddof=1)) if images > 1 else 0.0, least)
 
 
-def estimate_accuracy(right: NDArray[np.bool_]) -> Estimate:
-    """Accuracy from right and wrong answers `[seeds, images]`; the interval ends at 0 and 1."""
-    found = estimate(right.astype(np.float64))
+def pseudo_values(whole: float, without: Sequence[float]) -> NDArray[np.float64]:
+    """What each group of images adds to a score that is no mean over images (the jackknife's pseudo-values).
+
+    Args:
+        whole: Score of all images.
+        without: Score without each of the groups, which are equally large.
+
+    Returns:
+        One value for each group; their mean is `whole`, their variance that of the score times the number of groups.
+
+    Example:
+        >>> pseudo_values(2.0, [2.5, 2.0, 1.5])  # for a mean, the groups' own means
+        array([1., 2., 3.])
+    """
+    groups = len(without)
+    values = groups * whole - (groups - 1) * np.asarray(without, dtype=np.float64)
+    return values + (whole - values.mean())
+
+
+def estimate_score(parts: NDArray[np.float64], counted: bool = True) -> Estimate:
+    """A score from what images, or groups of them, add to it `[seeds, k]`; the interval ends at 0 and 1."""
+    found = estimate(parts.astype(np.float64), counted)
     return found._replace(low=max(found.low, 0.0), high=min(found.high, 1.0))
 
 
-def estimate_difference(right: NDArray[np.bool_], baseline: NDArray[np.bool_]) -> Estimate:
-    """How much more accurate a model is than a baseline that answered the same images with the same seeds.
+def estimate_difference(parts: NDArray[np.float64], baseline: NDArray[np.float64], counted: bool = True) -> Estimate:
+    """How much better a model is than a baseline that answered the same images with the same seeds.
 
     Args:
-        right: Right and wrong answers of the model `[seeds, images]`.
-        baseline: Those of the baseline `[seeds, images]`.
+        parts: What images, or groups of them, add to the model's score `[seeds, k]`.
+        baseline: The same of the baseline `[seeds, k]`.
+        counted: Whether they count right and wrong answers.
 
     Example:
         >>> better, worse = np.ones((3, 400), dtype=bool), np.zeros((3, 400), dtype=bool)
         >>> estimate_difference(better, worse).mean
         1.0
     """
-    if right.shape != baseline.shape:
-        raise ValueError(f"Answers {right.shape} can't be paired with {baseline.shape}; use the same seeds and images.")
-    found = estimate(right.astype(np.float64) - baseline.astype(np.float64))
+    if parts.shape != baseline.shape:
+        raise ValueError(f"Answers {parts.shape} can't be paired with {baseline.shape}; use the same seeds and images.")
+    found = estimate(parts.astype(np.float64) - baseline.astype(np.float64), counted)
     return found._replace(low=max(found.low, -1.0), high=min(found.high, 1.0))
 
 

@@ -16,9 +16,9 @@ def results_table(results: Results) -> Table:
     """One line for each model, the best first."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("model", overflow="fold")
-    for title in ("accuracy", "to baseline", "params", "MACs", "latency", "training"):
+    for title in (results.metric, "to baseline", "params", "MACs", "latency", "training"):
         table.add_column(title, justify="right", no_wrap=True)
-    failed = [model for model in results.models if model.accuracy is None]
+    failed = [model for model in results.models if model.score is None]
     for model in [*results.ranked, *failed]:
         difference: str | Text = "baseline" if model.label == results.baseline else "–"
         if model.difference is not None:
@@ -26,7 +26,7 @@ def results_table(results: Results) -> Table:
             difference = Text(f"{signed(model.difference.mean)} ± {reach}", style=STYLES[model.difference.verdict])
         table.add_row(
             Text(model.label),
-            percent(model.accuracy) if model.accuracy else "failed",
+            percent(model.score) if model.score else "failed",
             difference,
             figure(model.parameters),
             figure(model.macs),

@@ -21,7 +21,9 @@ def verdict(results: Results) -> list[str]:
 def headline(ranked: Sequence[ModelResult], results: Results) -> str:
     """Which model is best, and whether that can be told from chance."""
     best, ties = ranked[0], tied(ranked)
-    reached = f"{percent(best.accuracy)} of the {results.split} images right"
+    reached = f"{percent(best.score)} of the {results.split} images right"
+    if results.metric != "accuracy":
+        reached = f"{percent(best.score)} {results.metric} on the {results.split} images"
     if len(ranked) == 1:
         return f"{best.label} gets {reached}."
     if not ties:
@@ -30,9 +32,9 @@ def headline(ranked: Sequence[ModelResult], results: Results) -> str:
             return f"The ConvNet wins: {best.label} gets {reached}, {gap} more than the next, {ranked[1].label}."
         return f"{best.label} is best: it gets {reached}, {gap} more than the next, {ranked[1].label}."
     if len(ties) == len(ranked) - 1:
-        low = min(model.accuracy.mean for model in ranked if model.accuracy)
+        low = min(model.score.mean for model in ranked if model.score)
         return (
-            f"No difference shown: the models lie between {low:.1%} and {best.accuracy.mean:.1%}, "  # type: ignore[union-attr]
+            f"No difference shown: the models lie between {low:.1%} and {best.score.mean:.1%}, "  # type: ignore[union-attr]
             "no further apart than chance may put them."
         )
     names = enumeration([model.label for model in ties]) if len(ties) <= NAMED else f"{len(ties)} others"
@@ -43,7 +45,7 @@ def against_baseline(ranked: Sequence[ModelResult], results: Results) -> list[st
     """How the best model stands to the baseline."""
     best, baseline = ranked[0], results.model(results.baseline)
     kind = "the ConvNet" if baseline.convnet else "the baseline"
-    if baseline.accuracy is None:
+    if baseline.score is None:
         return [f"No run of {kind} {baseline.label} finished, so nothing could be tested against it."]
     if best is baseline:
         others = [model for model in ranked[1:] if model.difference and model.difference.verdict == "worse"]

@@ -10,8 +10,10 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..checkpoints.native import write_whole
 
@@ -47,20 +49,35 @@ def end_with_parent() -> None:
 
 def write_answers(folder: Path) -> None:
     """Write the answers of a run's model to the images that decide: test images, or validation images without such."""
+    from ..train.run import Run
+
+    outcome = Run(folder).outcome()
+    assert outcome is not None
+    if outcome.task == "classify":
+        arrays = class_answers(folder)
+    else:
+        from .scenes import scene_answers
+
+        arrays = scene_answers(folder)
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    write_whole(folder / ANSWERS, file.getvalue())
+
+
+def class_answers(folder: Path) -> dict[str, NDArray[Any]]:
+    """What the model of a run answered to the images that decide, as arrays for its file of answers."""
     from ..evaluate.evaluation import evaluate
 
     evaluation = evaluate(folder)
     found = evaluation.predictions
-    file = io.BytesIO()
-    np.savez_compressed(
-        file,
-        answers=found.logits.argmax(axis=1).astype(np.int64),
-        sureness=found.probabilities.max(axis=1).astype(np.float32),
-        labels=found.labels,
-        indices=found.indices,
-        split=np.array(evaluation.split),
-    )
-    write_whole(folder / ANSWERS, file.getvalue())
+    given = found.logits.argmax(axis=1).astype(np.int64)
+    return {
+        "worth": given == found.labels,
+        "classes": np.stack([given, found.labels]),
+        "sureness": found.probabilities.max(axis=1).astype(np.float32),
+        "indices": found.indices,
+        "split": np.array(evaluation.split),
+    }
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def evaluate(
         >>> from nearsight.trained import save_trained
         >>> folder = Path(tempfile.mkdtemp())
         >>> untrained = build(ModelChoice(name="localvit_nano"), classes=10)
-        >>> weights = save_trained(untrained, tuple("0123456789"), folder / "model.safetensors")
+        >>> weights = save_trained(untrained, "classify", tuple("0123456789"), folder / "model.safetensors")
         >>> found = evaluate(folder, "digits")
         >>> found.split, found.metrics.images, found.metrics.top1.high < 0.5
         ('test', 359, True)

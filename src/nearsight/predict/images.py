@@ -47,7 +47,7 @@ def predict(
         >>> from nearsight.trained import save_trained
         >>> folder = Path(tempfile.mkdtemp())
         >>> untrained = build(ModelChoice(name="localvit_nano"), classes=3)
-        >>> weights = save_trained(untrained, ("cat", "cow", "dog"), folder / "model.safetensors")
+        >>> weights = save_trained(untrained, "classify", ("cat", "cow", "dog"), folder / "model.safetensors")
         >>> Image.new("RGB", (40, 30)).save(folder / "dark.png")
         >>> for prediction in predict(folder, folder / "dark.png", top=2):
         ...     print(Path(prediction.image).name, len(prediction.answers))

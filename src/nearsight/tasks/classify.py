@@ -4,13 +4,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from numpy.typing import NDArray
 from timm.data import Mixup
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
-from ..data.augment import Input
-from ..data.loader import Batch, seed_draws
+from ..data.augment import Augmentation, Input
+from ..data.loader import Batch, Batches, TrainImages, eval_loader, seed_draws, train_loader
+from ..data.samples import Split
+from .task import Metric
 
 if TYPE_CHECKING:
     from ..train.recipe import Recipe
@@ -28,7 +32,7 @@ class Labeller(Protocol):
 
 
 class Classify:
-    """What the training loop asks of a task.
+    """Telling classes of images apart, as the training loop asks for it (`Task`).
 
     Args:
         recipe: Settings of the labels, the loss and the mixing.
@@ -39,7 +43,7 @@ class Classify:
         teacher: Gives second labels, if the recipe distils.
     """
 
-    metric = "val_accuracy"  # the larger, the better
+    metric = Metric("accuracy", "accuracy")
 
     def __init__(
         self,
@@ -56,6 +60,15 @@ class Classify:
         if self.weight is not None:
             self.weight = self.weight.to(device)
         self.mixup = make_mixup(recipe, classes)
+
+    def train_loader(self, split: Split, batches: Batches, workers: int) -> DataLoader:
+        """Batches of augmented training images."""
+        augmentation = Augmentation(self.recipe.augment, self.input)
+        return train_loader(TrainImages(split, augmentation, self.recipe.seed), batches, workers)
+
+    def eval_loader(self, split: Split, batch: int, workers: int, indices: range) -> DataLoader:
+        """Batches of some images of a split, as the model is shown them in use."""
+        return eval_loader(split, self.input, batch, workers, indices)
 
     def prepare(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor]:
         """Training images `[B, 3, H, W]` on the scale 0 to 1, mixed if the recipe mixes, and their labels.
@@ -91,25 +104,41 @@ class Classify:
         smoothing = self.recipe.loss.smoothing if targets.ndim == 1 else 0.0  # mixed labels are smoothed already
         return F.cross_entropy(logits, targets, self.weight, reduction="none", label_smoothing=smoothing).mean()
 
-    @torch.no_grad()
-    def tally(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Sums over a batch of validation images: number, loss, right answers, right among the first five."""
-        if not len(batch.labels):
-            return torch.zeros(4, dtype=torch.float64)
-        images, labels = self.views(batch)
-        logits = model(self.input.normalise(images)).float()
-        loss = F.cross_entropy(logits, labels, reduction="sum")
-        best = logits.topk(min(TOP, self.classes)).indices == labels[:, None]
-        sums = [torch.tensor(len(labels)), loss, best[:, 0].sum(), best.sum()]
-        return torch.stack([value.double().cpu() for value in sums])
+    def meter(self) -> "AnswerMeter":
+        """A fresh meter for a validation."""
+        return AnswerMeter(self)
 
-    def figures(self, tally: Tensor) -> dict[str, float]:
-        """Mean loss and accuracies from the sums of all batches."""
-        count, loss, first, among = tally.tolist()
+
+class AnswerMeter:
+    """Number of images, loss, right answers, and right ones among the first five, summed over batches."""
+
+    def __init__(self, task: Classify):
+        self.task = task
+        self.sums = torch.zeros(4, dtype=torch.float64)
+
+    @torch.no_grad()
+    def add(self, model: nn.Module, batch: Batch) -> None:
+        """Count the answers to a batch of validation images."""
+        if not len(batch.labels):
+            return
+        images, labels = self.task.views(batch)
+        logits = model(self.task.input.normalise(images)).float()
+        loss = F.cross_entropy(logits, labels, reduction="sum")
+        best = logits.topk(min(TOP, self.task.classes)).indices == labels[:, None]
+        sums = [torch.tensor(len(labels)), loss, best[:, 0].sum(), best.sum()]
+        self.sums += torch.stack([value.double().cpu() for value in sums])
+
+    def gather(self, accelerator: Accelerator) -> None:
+        """Add up the sums of all processes."""
+        self.sums = accelerator.reduce(self.sums.float().to(accelerator.device)).double().cpu()
+
+    def figures(self) -> dict[str, float]:
+        """Mean loss and accuracies."""
+        count, loss, first, among = self.sums.tolist()
         if not count:
             raise ValueError("None of the validation images can be read; run `nearsight data check` on the data.")
-        figures = {"val_loss": loss / count, "val_accuracy": first / count}
-        return figures | ({"val_top5": among / count} if self.classes > TOP else {})
+        figures = {"loss": loss / count, "accuracy": first / count}
+        return figures | ({"top5": among / count} if self.task.classes > TOP else {})
 
 
 def class_weights(setting: Any, labels: NDArray[np.int64], classes: int) -> Tensor | None:

@@ -44,7 +44,7 @@ STRENGTH: tuple[tuple[float, dict[str, Any]], ...] = (
     (float("inf"), {"rand_augment": "rand-m9-mstd0.5-inc1", "mixup": 0.8, "cutmix": 1.0, "erase": 0.25}),
 )
 # The share of the epochs that recipes without a warm-up of their own warm up in, whatever the number of epochs.
-WARM_UP = {"small-data": 0.05, "fine-tune": 0.1}
+WARM_UP = {"small-data": 0.05, "fine-tune": 0.1, "retrofit": 0.1}
 
 
 def fill_in(recipe: Recipe, images: int, classes: int, side: int) -> Recipe:

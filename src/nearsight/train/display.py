@@ -29,11 +29,12 @@ class Display:
         epochs: Epochs in all.
         steps: Steps in all.
         batch: Images in a step.
+        metric: Name of the figure that is shown.
         quiet: Show nothing.
     """
 
-    def __init__(self, epochs: int, steps: int, batch: int, quiet: bool = False):
-        self.epochs, self.steps, self.batch, self.quiet = epochs, steps, batch, quiet
+    def __init__(self, epochs: int, steps: int, batch: int, metric: str, quiet: bool = False):
+        self.epochs, self.steps, self.batch, self.metric, self.quiet = epochs, steps, batch, metric, quiet
         self.console = Console(stderr=True)
         self.live = self.console.is_terminal and not quiet
         self.progress = TwoLines(
@@ -45,7 +46,7 @@ class Display:
             transient=True,
         )
         self.bar = self.progress.add_task("", total=steps, figures="", left="")
-        self.accuracy: float | None = None
+        self.score: float | None = None
         self.first_step, self.started = 0, time.monotonic()
 
     def __enter__(self) -> "Display":
@@ -67,8 +68,8 @@ class Display:
             return
         speed = (step - self.first_step) / max(time.monotonic() - self.started, 1e-9)
         figures = [f"{speed * self.batch:.0f} images/s", f"loss {loss:.3f}"]
-        if self.accuracy is not None:
-            figures.append(f"accuracy {self.accuracy:.1%}")
+        if self.score is not None:
+            figures.append(f"{self.metric} {self.score:.1%}")
         per_epoch = self.steps // self.epochs
         self.progress.update(
             self.bar,
@@ -90,13 +91,14 @@ class Display:
 
     def show_epoch(self, figures: dict[str, Any], left: float) -> None:
         """One line for an epoch that is done."""
-        self.accuracy = figures["val_accuracy"]
+        self.score = figures["val_score"]
         if self.quiet:
             return
+        validated = f"val loss {figures['val_loss']:.4f}  " if "val_loss" in figures else ""
         speed = "" if self.live else f"{figures['images_per_second']:.0f} images/s  "  # 80 columns have no room for it
         self.say(
             f"epoch {figures['epoch']:>{len(str(self.epochs))}}/{self.epochs}  loss {figures['loss']:.4f}  "
-            f"val loss {figures['val_loss']:.4f}  accuracy {figures['val_accuracy']:6.2%}  {speed}{duration(left)} left"
+            f"{validated}{self.metric} {self.score:6.2%}  {speed}{duration(left)} left"
         )
 
     def say(self, text: str) -> None:

@@ -10,6 +10,8 @@ from timm.optim import Lamb
 from torch import nn
 
 from ..parts.merge import DeformableMergeModule
+from ..retrofit import Localized
+from ..retrofit.cells import CellMover
 from .recipe import Optimizer, Schedule
 
 
@@ -17,7 +19,8 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
     """Trainable parameters in groups of one learning rate and one weight decay.
 
     Biases, norms and what the model names in `no_weight_decay` are not decayed. With `layer_decay` a layer learns
-    slower than the one behind it; the offsets of deformable merging learn at `offsets` times their layer's rate.
+    slower than the one behind it, except for what `nearsight.localize` has added; the offsets of deformable merging
+    learn at `offsets` times their layer's rate.
 
     Returns:
         Slow groups first, with `params`, their `names`, `lr_scale` (share of the learning rate) and `weight_decay`.
@@ -30,13 +33,14 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
         [(0.01, 0.0, 2), (0.01, 0.05, 2), (1.0, 0.0, 56), (1.0, 0.05, 24)]
     """
     scales = layer_scales(model, optimizer.layer_decay)
-    exempt: set[str] = getattr(model, "no_weight_decay", set)()
+    exempt: set[str] = {*getattr(model, "no_weight_decay", set)(), "*.near.part.asking"}  # tokens
     slow = offset_names(model)
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         scale = scales[name] * (optimizer.offsets if name in slow else 1.0)
+        scale *= optimizer.backbone if name.startswith("pyramid.") else 1.0
         decays = parameter.ndim > 1 and not name.endswith(".bias") and not is_named(name, exempt)
         decay = optimizer.weight_decay if decays else 0.0
         new = {"params": [], "names": [], "lr_scale": scale, "weight_decay": decay}
@@ -59,13 +63,21 @@ def layer_scales(model: nn.Module, decay: float | None) -> dict[str, float]:
             f"{type(model).__name__} does not say which layers it has; set optimizer.layer_decay to null for it."
         )
     layers = group_parameters(model, matcher(coarse=False), reverse=True)
-    last = max(layers.values())
-    return {name: decay ** (last - layers[name]) for name in names}
+    last, new = max(layers.values()), localized_names(model)
+    return {name: 1.0 if name in new else decay ** (last - layers[name]) for name in names}
+
+
+def localized_names(model: nn.Module) -> set[str]:
+    """Names of the parameters that `nearsight.localize` added to pretrained ones."""
+    found = ((prefix, getattr(module, "localized", None)) for prefix, module in model.named_modules())
+    held = [(f"{prefix}." if prefix else "", done) for prefix, done in found if isinstance(done, Localized)]
+    return {prefix + name for prefix, done in held for name in done.new}
 
 
 def offset_names(model: nn.Module) -> set[str]:
     """Names of the parameters that predict where deformable merging samples (LIT, section 4.1)."""
-    merges = [(name, module) for name, module in model.named_modules() if isinstance(module, DeformableMergeModule)]
+    kinds = (DeformableMergeModule, CellMover)
+    merges = [(name, module) for name, module in model.named_modules() if isinstance(module, kinds)]
     return {f"{name}.offsets.{inner}" for name, module in merges for inner, _ in module.offsets.named_parameters()}
 
 
@@ -123,6 +135,8 @@ def learning_rate(schedule: Schedule, epochs: int, epoch: float) -> float:
     if schedule.kind == "constant":
         return 1.0
     done = min(epoch / epochs, 1.0)
+    if schedule.kind == "poly":
+        return schedule.min_lr + (1 - schedule.min_lr) * (1 - done) ** schedule.power
     if schedule.kind == "step":
         # Milestones are shares; half a millionth keeps 0.3 of 200 epochs at epoch 60.
         return max(schedule.gamma ** sum(done + 5e-7 >= share for share in schedule.milestones), schedule.min_lr)

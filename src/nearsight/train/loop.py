@@ -9,14 +9,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from accelerate import Accelerator
 from torch import nn
 
 from ..data import Split
-from ..data.loader import Batch, eval_loader, scramble
+from ..data.loader import scramble
 from ..trained import save_trained
 from .display import Display
 from .groups import learning_rate
@@ -110,7 +110,11 @@ def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool) -
     session = open_session(run, prepared, accelerator)
     recipe, progress = session.recipe, session.progress
     display = Display(
-        recipe.epochs, recipe.epochs * session.steps_per_epoch, recipe.batch, quiet or not accelerator.is_main_process
+        recipe.epochs,
+        recipe.epochs * session.steps_per_epoch,
+        recipe.batch,
+        session.task.metric.title,
+        quiet or not accelerator.is_main_process,
     )
     try:
         with listening() as flag, display:
@@ -128,7 +132,7 @@ def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool) -
     return outcome
 
 
-def train_epoch(session: Session, batches: Iterator[Batch], flag: StopFlag, display: Display) -> None:
+def train_epoch(session: Session, batches: Iterator[Any], flag: StopFlag, display: Display) -> None:
     """Train to the end of the epoch in progress."""
     progress, every = session.progress, session.recipe.saving.every * 60
     record_every = max(1, session.steps_per_epoch // RECORDS)
@@ -160,7 +164,7 @@ def leave(session: Session, signal_number: int) -> NoReturn:
     raise Interrupted(signal_number, session.progress.step, session.run.resume_command)
 
 
-def take_step(session: Session, batches: Iterator[Batch], flag: StopFlag, is_save_due: bool = False) -> Step:
+def take_step(session: Session, batches: Iterator[Any], flag: StopFlag, is_save_due: bool = False) -> Step:
     """One step of the optimizer."""
     accelerator, recipe, progress = session.accelerator, session.recipe, session.progress
     first_part = accelerator.process_index * recipe.accumulate
@@ -168,12 +172,12 @@ def take_step(session: Session, batches: Iterator[Batch], flag: StopFlag, is_sav
     for part in range(recipe.accumulate):
         batch = next(batches)
         note_bad(session, batch.bad)
-        images, targets = session.task.prepare(batch, progress.epoch, progress.step)
+        prepared = session.task.prepare(batch, progress.epoch, progress.step)
         torch.manual_seed(scramble(recipe.seed, progress.step, first_part + part) >> 1)  # dropout, stochastic depth
         last = part == recipe.accumulate - 1
         with nullcontext() if last else accelerator.no_sync(session.model):
             with session.autocast():
-                loss = session.task.loss(session.model, images, targets) / recipe.accumulate
+                loss = session.task.loss(session.model, *prepared) / recipe.accumulate
             accelerator.backward(loss)
         total += loss.detach()
     parameters = [p for p in session.model.parameters() if p.grad is not None]
@@ -204,12 +208,13 @@ def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display)
     progress, recipe, began = session.progress, session.recipe, time.monotonic()
     display.show_evaluation()
     figures = evaluate(session, val, flag)
-    check_validation(session, figures["val_loss"])
+    check_validation(session, figures)
     seconds = time.monotonic() - began
     progress.elapsed += seconds
     progress.epoch += 1
-    if progress.best is None or figures[session.task.metric] > progress.best:
-        progress.best, progress.best_epoch = figures[session.task.metric], progress.epoch
+    score = figures[session.task.metric.key]
+    if progress.best is None or score > progress.best:
+        progress.best, progress.best_epoch = score, progress.epoch
         progress.best_name = progress.name(session.steps_per_epoch)
     images = session.steps_per_epoch * recipe.batch
     values = {
@@ -218,7 +223,8 @@ def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display)
         "step": progress.step,
         "loss": progress.sums["loss"] / session.steps_per_epoch,
         "grad_norm": progress.sums["grad_norm"] / session.steps_per_epoch,
-        **figures,
+        **{f"val_{name}": value for name, value in figures.items()},
+        "val_score": score,
         "lr": max(group["lr"] for group in session.optimizer.param_groups),
         "seconds": progress.sums["seconds"],
         "eval_seconds": seconds,
@@ -238,17 +244,17 @@ def evaluate(session: Session, split: Split, flag: StopFlag | None = None) -> di
     batch = max(1, session.recipe.batch // session.recipe.accumulate)
     training = model.training
     model.eval()
-    sums = torch.zeros(4, dtype=torch.float64)
-    for images in eval_loader(split, session.built.input, batch, session.workers, mine):
+    meter = session.task.meter()
+    for images in session.task.eval_loader(split, batch, session.workers, mine):
         note_bad(session, images.bad)
         with session.autocast():
-            sums += session.task.tally(model, images)
+            meter.add(model, images)
         if flag is not None and flag.number and accelerator.num_processes == 1:
             leave(session, flag.number)
     if accelerator.num_processes > 1:
-        sums = accelerator.reduce(sums.float().to(accelerator.device)).double().cpu()
+        meter.gather(accelerator)
     model.train(training)
-    return session.task.figures(sums)
+    return meter.figures()
 
 
 def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
@@ -257,7 +263,7 @@ def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
     session.average = None
     built.model.load_state_dict(session.checkpoints.weights(progress.best_name))
     built.model.eval()
-    tested = evaluate(session, test, flag)["val_accuracy"] if test is not None else None
+    tested = evaluate(session, test, flag) if test is not None else None
     share_bad(session)
     outcome = Outcome(
         model=built.name,
@@ -265,14 +271,19 @@ def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
         epoch=progress.best_epoch,
         epochs=progress.epoch,
         steps=progress.step,
-        val_accuracy=progress.best or 0.0,
-        test_accuracy=tested,
+        task=prepared.data.task,
+        metric=session.task.metric.title,
+        val_score=progress.best or 0.0,
+        test_score=tested[session.task.metric.key] if tested else None,
+        test=tested,
         elapsed=progress.elapsed,
         stopped_early=progress.epoch < session.recipe.epochs,
         bad_images=progress.bad,
     )
     if session.accelerator.is_main_process:
-        save_trained(built, prepared.data.classes, run.folder / "model.safetensors")
+        best = next(r for r in run.records() if r["kind"] == "epoch" and r["epoch"] == progress.best_epoch)
+        file = run.folder / "model.safetensors"
+        save_trained(built, prepared.data.task, prepared.data.classes, file, best.get("val_threshold"))
         run.finish(outcome)
         write_summary(run.folder)
     session.accelerator.wait_for_everyone()

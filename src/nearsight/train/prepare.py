@@ -10,6 +10,7 @@ from ..data import BadImage, Data, Split, open_data
 from ..data.open import open_again
 from ..data.split import complete_splits, describe_splits, limit_train
 from .choose import fill_in
+from .choose_scenes import fill_in_scenes
 from .recipe import Recipe
 from .run import Run
 
@@ -38,15 +39,21 @@ class Prepared:
 def prepare(source: str, recipe: Recipe) -> Prepared:
     """Open the data, set validation images aside, and decide what the recipe leaves open."""
     recipe = anchor(recipe)
-    data = open_data(source)
+    data = open_data(source, recipe.task)
     if data.train is None:
         raise ValueError(f"{source} has no training images, only {', '.join(data.splits())}.")
     data = complete_splits(data, val_fraction=recipe.data.val_fraction, seed=recipe.data.split_seed)
     if recipe.data.limit is not None:
         data = limit_train(data, recipe.data.limit, recipe.data.split_seed)
     train, val = both(data)
-    recipe = fill_in(recipe, len(train), len(data.classes), typical_side(train))
-    return Prepared(data, train, val, recipe, {**describe_splits(data), "folder": os.getcwd()})
+    return Prepared(data, train, val, complete(recipe, data, train), {**describe_splits(data), "folder": os.getcwd()})
+
+
+def complete(recipe: Recipe, data: Data, train: Split) -> Recipe:
+    """The recipe with everything decided that it leaves to the data."""
+    if recipe.task == "classify":
+        return fill_in(recipe, len(train), len(data.classes), typical_side(train))
+    return fill_in_scenes(recipe, data, train)
 
 
 def prepare_again(run: Run) -> Prepared:

@@ -6,30 +6,12 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import AfterValidator, Field, model_validator
+
+from .recipe_scenes import SceneAugment
+from .section import Range, Section, Shares, Weights
 
 RAND_AUGMENT = re.compile(r"rand(-(m|n|p|mstd|mmax|inc)\d+(\.\d+)?)+")
-
-
-def check_range(pair: tuple[float, float]) -> tuple[float, float]:
-    """Refuse a smallest and largest value that are not above 0 and in this order."""
-    if not 0 < pair[0] <= pair[1]:
-        raise ValueError("the first of the two numbers must be above 0 and not above the second")
-    return pair
-
-
-def check_shares(shares: tuple[float, ...]) -> tuple[float, ...]:
-    """Refuse shares that do not rise between 0 and 1."""
-    if list(shares) != sorted(set(shares)) or not all(0 < share < 1 for share in shares):
-        raise ValueError("the numbers must lie between 0 and 1 and rise, such as [0.3, 0.6, 0.9]")
-    return shares
-
-
-def check_positive(numbers: tuple[float, ...]) -> tuple[float, ...]:
-    """Refuse weights that are not above 0."""
-    if not numbers or min(numbers) <= 0:
-        raise ValueError("give one number above 0 for each class")
-    return numbers
 
 
 def check_rand_augment(text: str) -> str:
@@ -37,18 +19,6 @@ def check_rand_augment(text: str) -> str:
     if not RAND_AUGMENT.fullmatch(text):
         raise ValueError("write timm's text for RandAugment, such as rand-m9-mstd0.5-inc1")
     return text
-
-
-# YAML has lists where Python has tuples.
-Range = Annotated[tuple[float, float], Strict(False), AfterValidator(check_range)]
-Shares = Annotated[tuple[float, ...], Strict(False), AfterValidator(check_shares)]
-Weights = Annotated[tuple[float, ...], Strict(False), AfterValidator(check_positive)]
-
-
-class Section(BaseModel):
-    """Settings that belong together; unknown keys are refused, and so are values of another type."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class ModelChoice(Section):
@@ -63,6 +33,10 @@ class ModelChoice(Section):
         patch_size: Stride of the embedding in pixels; None follows the image size, or the weights.
         drop_path: Stochastic depth; None takes the model's.
         drop: Dropout in front of the head.
+        localize: Local parts for the model with its weights: settings of `nearsight.localize`, by name.
+        head: What detects or segments: `retinanet`, `mask-rcnn`, `cascade-mask-rcnn`, `detr`; `semantic-fpn`,
+            `upernet`, `linear`.
+        head_options: Settings of the head, by name.
     """
 
     name: str | None = None
@@ -72,6 +46,9 @@ class ModelChoice(Section):
     patch_size: int | None = Field(default=None, ge=1, le=64)
     drop_path: float | None = Field(default=None, ge=0, lt=1)
     drop: float = Field(default=0.0, ge=0, lt=1)
+    localize: dict[str, Any] = Field(default_factory=dict)
+    head: str | None = None
+    head_options: dict[str, Any] = Field(default_factory=dict)
 
 
 class DataUse(Section):
@@ -186,6 +163,7 @@ class Optimizer(Section):
         eps: Term in the denominator.
         layer_decay: Factor of the learning rate from each layer to the one before; None for none.
         offsets: Factor of the learning rate for the offsets of deformable merging.
+        backbone: Factor of the learning rate for the backbone of a detector or segmenter.
         clip: Largest norm of the gradient; None for none.
     """
 
@@ -198,6 +176,7 @@ class Optimizer(Section):
     eps: float = Field(default=1e-8, gt=0)
     layer_decay: float | None = Field(default=None, gt=0, le=1)
     offsets: float = Field(default=0.01, gt=0)
+    backbone: float = Field(default=1.0, gt=0)
     clip: float | None = Field(default=None, gt=0)
 
 
@@ -205,20 +184,23 @@ class Schedule(Section):
     """How the learning rate goes.
 
     Attributes:
-        kind: `cosine`, `step` (by `gamma` at each of `milestones`), or `constant`.
+        kind: `cosine`, `step` (by `gamma` at each of `milestones`), `poly` (the share that is left, to the power of
+            `power`), or `constant`.
         warmup_epochs: Epochs of linear warm-up from `warmup_lr`; the rest of the schedule runs on under it.
         warmup_lr: Share of the learning rate to start from.
         min_lr: Share of the learning rate to end with.
         milestones: Shares of the epochs at which `step` lowers the rate.
         gamma: Factor of `step`.
+        power: Of `poly`.
     """
 
-    kind: Literal["cosine", "step", "constant"] = "cosine"
+    kind: Literal["cosine", "step", "poly", "constant"] = "cosine"
     warmup_epochs: float = Field(default=0.0, ge=0)
     warmup_lr: float = Field(default=0.001, ge=0, le=1)
     min_lr: float = Field(default=0.01, ge=0, le=1)
     milestones: Shares = (0.3, 0.6, 0.9)
     gamma: float = Field(default=0.1, gt=0, le=1)
+    power: float = Field(default=1.0, gt=0)
 
 
 class Saving(Section):
@@ -238,6 +220,7 @@ class Recipe(Section):
 
     Attributes:
         name: Name of the recipe this one started from.
+        task: What is learned: to `classify` images, to `detect` objects in them, or to `segment` them.
         epochs: Passes over the training images; 0 follows their number.
         batch: Images in a step, over all processes; 0 follows the number of training images.
         accumulate: Parts in which a batch is worked off, to save memory.
@@ -254,12 +237,14 @@ class Recipe(Section):
     """
 
     name: str = "custom"
+    task: Literal["classify", "detect", "segment"] = "classify"
     model: ModelChoice = ModelChoice()
     data: DataUse = DataUse()
     epochs: int = Field(default=0, ge=0)
     batch: int = Field(default=0, ge=0)
     accumulate: int = Field(default=1, ge=1)
     augment: Augment = Augment()
+    scene: SceneAugment = SceneAugment()
     loss: Loss = Loss()
     distill: Distillation | None = None
     optimizer: Optimizer = Optimizer()

@@ -31,8 +31,11 @@ class Outcome:
         epoch: The best epoch, counted from 1; its weights are the run's model.
         epochs: Epochs that were trained.
         steps: Steps that were trained.
-        val_accuracy: Of the best epoch.
-        test_accuracy: Of the best epoch on the test images; None without such.
+        task: `classify`, `detect` or `segment`.
+        metric: What the scores are: `accuracy`, `box AP`, `mask AP` or `mIoU`.
+        val_score: Of the best epoch.
+        test_score: Of the best epoch on the test images; None without such.
+        test: All figures of the best epoch on the test images.
         elapsed: Seconds of training and validation.
         stopped_early: Whether patience ended the run.
         bad_images: Unreadable images, with the reasons.
@@ -43,8 +46,11 @@ class Outcome:
     epoch: int
     epochs: int
     steps: int
-    val_accuracy: float
-    test_accuracy: float | None
+    task: str
+    metric: str
+    val_score: float
+    test_score: float | None
+    test: dict[str, float] | None
     elapsed: float
     stopped_early: bool
     bad_images: dict[str, str]

@@ -10,7 +10,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from .recipe import Recipe, Section
+from .recipe import Recipe
+from .section import Section
 
 OTHER_NAMES = {  # what other tools call a setting, where the names are not alike
     "learning_rate": "optimizer.lr",
@@ -36,7 +37,7 @@ OTHER_NAMES = {  # what other tools call a setting, where the names are not alik
     "pretrained": "model.weights",
     "amp": "precision",
 }
-PLAIN = {int: "a whole number", float: "a number", str: "text", dict: "a mapping of options"}
+PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping of options"}
 
 
 def explain(error: ValidationError, settings: Mapping[str, Any]) -> str:

@@ -12,11 +12,13 @@ from timm.utils import ModelEmaV3
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ..data import Split
-from ..data.augment import Augmentation
-from ..data.loader import Batches, TrainImages, default_workers, train_loader
+from ..data import Data, Split
+from ..data.loader import Batches, default_workers
 from ..tasks.classify import Classify
+from ..tasks.scenes import Detect, Segment
+from ..tasks.task import Task
 from .build import Built, build
+from .build_scenes import build_scenes
 from .groups import make_optimizer
 from .prepare import Prepared
 from .recipe import Recipe
@@ -38,7 +40,7 @@ class Session:
     optimizer: torch.optim.Optimizer
     base_rates: list[float]
     average: ModelEmaV3 | None
-    task: Classify
+    task: Task
     checkpoints: Checkpoints
     progress: Progress
     steps_per_epoch: int
@@ -67,7 +69,7 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Sess
     recipe, data = prepared.recipe, prepared.data
     check_batch(recipe, len(prepared.train), accelerator.num_processes)
     torch.manual_seed(recipe.seed)
-    built = build(recipe.model, len(data.classes))
+    built = build_for(recipe, data)
     model, device = built.model, accelerator.device
     check_norms(model, recipe.batch // (recipe.accumulate * accelerator.num_processes))
     teacher = Teacher(recipe.distill, len(data.classes), built.input, device) if recipe.distill else None
@@ -102,13 +104,30 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Sess
         optimizer=optimizer,
         base_rates=base_rates,
         average=average,
-        task=Classify(recipe, prepared.train.labels, len(data.classes), built.input, device, teacher),
+        task=make_task(prepared, built, device, teacher),
         checkpoints=checkpoints,
         progress=progress,
         steps_per_epoch=steps_per_epoch,
         workers=default_workers(data.kind, device) if recipe.data.workers is None else recipe.data.workers,
         images=sum(map(len, data.splits().values())),
     )
+
+
+def build_for(recipe: Recipe, data: Data) -> Built:
+    """The model of a recipe, for the classes of the data."""
+    if recipe.task == "classify":
+        return build(recipe.model, len(data.classes))
+    return build_scenes(recipe, len(data.classes), data.masks)
+
+
+def make_task(prepared: Prepared, built: Built, device: torch.device, teacher: Teacher | None) -> Task:
+    """The task of a recipe, for its data and its model."""
+    recipe, data = prepared.recipe, prepared.data
+    if recipe.task == "classify":
+        return Classify(recipe, prepared.train.labels, len(data.classes), built.input, device, teacher)
+    kind = Detect if recipe.task == "detect" else Segment
+    masks = bool(getattr(built.model, "masks", False))
+    return kind(recipe, len(data.classes), masks, built.input, device)
 
 
 def training_batches(session: Session, split: Split) -> DataLoader:
@@ -125,8 +144,7 @@ def training_batches(session: Session, split: Split) -> DataLoader:
         parts=accelerator.num_processes * accumulate,
         mine=range(rank * accumulate, (rank + 1) * accumulate),
     )
-    augmentation = Augmentation(recipe.augment, session.built.input)
-    return train_loader(TrainImages(split, augmentation, recipe.seed), batches, session.workers)
+    return session.task.train_loader(split, batches, session.workers)
 
 
 def make_accelerator(run: Run, recipe: Recipe, track: Sequence[str], cpu: bool) -> Accelerator:

@@ -79,11 +79,14 @@ def check_weights(session: "Session") -> None:
         )
 
 
-def check_validation(session: "Session", loss: float) -> None:
-    """End a run whose validation loss is no longer a number."""
-    if not math.isfinite(loss):
+def check_validation(session: "Session", figures: dict[str, float]) -> None:
+    """End a run of whose validation figures one is no longer a number."""
+    for name, value in figures.items():
+        if math.isfinite(value):
+            continue
         raise ValueError(
-            f"The validation loss is {loss} after step {session.progress.step} (epoch {session.progress.epoch + 1}). "
+            f"The validation {name.replace('_', ' ')} is {value} after step {session.progress.step} "
+            f"(epoch {session.progress.epoch + 1}). "
             f"{describe_last(session)}; try a lower optimizer.lr, or optimizer.clip=1."
         )
 

@@ -17,7 +17,7 @@ FILES = {
     "recipe.yaml": "every setting",
     "data.json": "the data and which images are in which split",
     "environment.json": "the command, versions and machine",
-    "metrics.jsonl": "loss, accuracy and learning rate as numbers",
+    "metrics.jsonl": "losses, figures of the validations and learning rate as numbers",
     "curves.png": "the same as a picture",
     "checkpoints/": "states to go on from",
     "tensorboard/": "the same numbers for `tensorboard --logdir`",
@@ -37,7 +37,7 @@ def write_summary(folder: str | Path) -> None:
     outcome = run.outcome()
     if outcome is None:
         raise ValueError(f"{run.folder} is not finished; go on with `{run.resume_command}`.")
-    write_whole(run.folder / "curves.png", to_png(draw_curves(run.records(), outcome.epoch)))
+    write_whole(run.folder / "curves.png", to_png(draw_curves(run.records(), outcome.epoch, outcome.metric)))
     write_whole(run.folder / "summary.md", summarise(run, outcome).encode(errors="surrogateescape"))
 
 
@@ -48,7 +48,7 @@ def summarise(run: Run, outcome: Outcome) -> str:
     sections = [
         f"# {outcome.model} on {data['source']}",
         result_text(outcome, recipe),
-        "![Loss, accuracy and learning rate](curves.png)",
+        f"![Loss, {outcome.metric} and learning rate](curves.png)",
         table("Data", data_lines(data, recipe, outcome)),
         table("Model", model_lines(outcome, recipe)),
         table("Recipe", recipe_lines(recipe)),
@@ -61,17 +61,24 @@ def summarise(run: Run, outcome: Outcome) -> str:
 
 def result_text(outcome: Outcome, recipe: Recipe) -> str:
     """The result in a sentence or two."""
-    text = f"**{percent(outcome.val_accuracy)}** of the validation images are answered right"
-    if outcome.test_accuracy is not None:
-        text = f"**{percent(outcome.test_accuracy)}** of the test images are answered right ("
-        text += f"{percent(outcome.val_accuracy)} of the validation images)"
+    text = reached(outcome.metric, outcome.val_score, "validation")
+    if outcome.test_score is not None:
+        text = f"{reached(outcome.metric, outcome.test_score, 'test')} "
+        text += f"({percent(outcome.val_score)} {'of' if outcome.task == 'classify' else 'on'} the validation images)"
     text += f", after epoch {outcome.epoch} of {outcome.epochs}, the best on the validation images."
     if outcome.stopped_early:
         waited = f" in {recipe.patience} epochs" if recipe.patience else ""
         text += f" Training stopped before the {recipe.epochs} epochs planned, as nothing had improved{waited}."
-    if outcome.test_accuracy is None:
+    if outcome.test_score is None:
         text += " As the epoch was chosen by these images, expect slightly less on new ones."
     return text
+
+
+def reached(metric: str, score: float, split: str) -> str:
+    """A score in words."""
+    if metric == "accuracy":
+        return f"**{percent(score)}** of the {split} images are answered right"
+    return f"**{metric} {percent(score)}** on the {split} images"
 
 
 def data_lines(data: dict[str, Any], recipe: Recipe, outcome: Outcome) -> dict[str, str]:

@@ -1,0 +1,165 @@
+"""What a recipe for objects or regions left open, decided from the data: sizes, head, anchors, epochs, batch.
+
+Every decision is a small table or rule with its reason; `fill_in_scenes` only applies them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..data.samples import BadImage, Data, Split
+from ..data.scenes.loader import scene_at
+from ..data.scenes.objects import Objects
+from ..dense.pyramid import octave
+from ..models import MODELS
+from .choose import possible_patches
+from .recipe import Recipe
+from .recipe_file import parse
+
+LOOKED_AT = 100  # images whose sizes and objects stand for all
+
+# Shorter side in pixels: so large that nine of ten objects keep this side, not larger than the images are.
+SMALL_OBJECT = 16
+SIDES = (64, 512)
+REGION_SIDE = 256  # regions have no smallest object to follow
+
+# About this many images seen, in between so many passes: an hour or two on two cores.
+IMAGES_SEEN = 20_000
+PASSES = (12, 150)
+BATCH = 8
+
+MODEL = "dwnet_nano"
+
+# The width of the heads beside a nano model; the papers' heads are four times as wide.
+HEADS: dict[str, dict[str, Any]] = {
+    "retinanet": {"channels": 64},
+    "mask-rcnn": {"channels": 64, "hidden": 256, "rois": 128, "candidates": (500, 250), "proposals": (250, 250)},
+    "cascade-mask-rcnn": {
+        "channels": 64,
+        "hidden": 256,
+        "rois": 128,
+        "candidates": (500, 250),
+        "proposals": (250, 250),
+    },
+    "detr": {},
+    "semantic-fpn": {"channels": 64, "hidden": 64},
+    "upernet": {"channels": 128, "helper_channels": 64},
+    "linear": {},
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the images and objects measure.
+
+    Attributes:
+        side: Median of the shorter sides of the images, in pixels.
+        small: Side that nine of ten objects exceed, as a share of the image's shorter side; None without objects.
+        large: Side that one of ten objects exceeds, as a share of the image's shorter side.
+    """
+
+    side: int
+    small: float | None
+    large: float | None
+
+
+def measure_sizes(split: Split) -> Sizes:
+    """Sizes of some images and of the objects in them.
+
+    Raises:
+        ValueError: None of the images can be read.
+    """
+    sides, objects = [], []
+    for index in np.linspace(0, len(split) - 1, min(LOOKED_AT, len(split))).astype(int):
+        scenes, number = scene_at(split, int(index))
+        try:
+            shorter = min(scenes.size(number))
+            found = scenes.annotation(number) if scenes.task == "detect" else None
+        except BadImage:
+            continue
+        sides.append(shorter)
+        if isinstance(found, Objects):
+            extent = found.boxes[:, 2:] - found.boxes[:, :2]
+            objects += (np.sqrt(extent.clip(min=0).prod(axis=1)) / shorter).tolist()
+    if not sides:
+        raise ValueError("None of the training images can be read; run `nearsight data check` on the data.")
+    small, large = np.quantile(objects, (0.1, 0.9)).tolist() if objects else (None, None)
+    return Sizes(int(np.median(sides)), small, large)
+
+
+def fill_in_scenes(recipe: Recipe, data: Data, train: Split) -> Recipe:
+    """Make everything concrete that a recipe for objects or regions leaves to the data; what it says stays as it is."""
+    sizes = measure_sizes(train)
+    settings = recipe.model_dump()
+    shorter = recipe.scene.shorter or recipe.model.img_size or choose_side(recipe.task, sizes)
+    settings["scene"]["shorter"] = shorter
+    if recipe.name == "small-segment" and "crop" not in recipe.scene.model_fields_set:
+        settings["scene"]["crop"] = max(16, shorter // 16 * 16)
+    settings["epochs"] = recipe.epochs or choose_passes(len(train))
+    settings["batch"] = recipe.batch or max(1, min(BATCH, len(train) // 4))
+    settings["model"] |= choose_parts(recipe, data.masks, shorter, sizes)
+    if recipe.name.startswith("small-") and "warmup_epochs" not in recipe.schedule.model_fields_set:
+        settings["schedule"]["warmup_epochs"] = round(0.05 * settings["epochs"], 2)
+    return parse(settings, f"The recipe {recipe.name}")
+
+
+def choose_parts(recipe: Recipe, masks: bool, shorter: int, sizes: Sizes) -> dict[str, Any]:
+    """Backbone, its patch size and the head, where the recipe does not name them."""
+    model = recipe.model
+    head = model.head or {"detect": "mask-rcnn" if masks else "retinanet", "segment": "semantic-fpn"}[recipe.task]
+    name = model.name if model.name or model.weights else MODEL
+    options: dict[str, Any] = {}
+    if recipe.name.startswith("small-"):
+        options = dict(HEADS.get(head, {}))
+        if head not in ("detr", "linear"):
+            options["finest"] = 4 if shorter >= 96 else 2
+        if sizes.small and sizes.large and head in ("retinanet", "mask-rcnn", "cascade-mask-rcnn"):
+            options |= choose_anchors(head, options["finest"], shorter, sizes.small * shorter, sizes.large * shorter)
+    options |= model.head_options
+    patch = model.patch_size
+    if patch is None and recipe.name.startswith("small-") and name in MODELS and "patch" not in model.options:
+        patch = choose_stride(name, options.get("finest", 4), shorter)
+    return {"name": name, "head": head, "img_size": shorter, "patch_size": patch, "head_options": options}
+
+
+def choose_stride(name: str, finest: int, shorter: int) -> int | None:
+    """Patch size of a model of ours: the finest stride for a pyramid; for one stride, what leaves some hundred tokens.
+
+    Example:
+        >>> choose_stride("lit_nano", 4, 256), choose_stride("deit_nano", 4, 256), choose_stride("deit_nano", 2, 64)
+        (4, 8, 4)
+    """
+    spec = MODELS[name]
+    wanted = finest if len(spec.stages) > 1 else max(4, min(16, octave(shorter / 32)))
+    possible = possible_patches(spec)
+    return max((patch for patch in possible if patch <= wanted), default=min(possible))
+
+
+def choose_anchors(head: str, finest: int, shorter: int, small: float, large: float) -> dict[str, Any]:
+    """The anchors' scale and the number of levels that span the objects from small to large, in pixels.
+
+    Example:
+        >>> choose_anchors("mask-rcnn", 4, 128, small=16, large=50)
+        {'anchor_scale': 4.0, 'levels': 3}
+    """
+    scale = float(np.clip(round(2 * small / finest) / 2, 2.0, 8.0))
+    spanned = int(np.ceil(np.log2(max(large / (scale * finest), 1.0)))) + 1
+    coarsest = int(np.log2(max(shorter / finest, 1)))  # a map of one place has no neighbours
+    least = 1 if head == "retinanet" else 2  # boxes are judged on all levels but the last
+    return {"anchor_scale": scale, "levels": int(np.clip(spanned, least + 1, max(coarsest, least)))}
+
+
+def choose_side(task: str, sizes: Sizes) -> int:
+    """Shorter side that images are shown with: a multiple of 32."""
+    if task == "segment" or not sizes.small:
+        wanted: float = REGION_SIDE
+    else:
+        wanted = SMALL_OBJECT / sizes.small
+    side = min(max(wanted, SIDES[0]), SIDES[1], sizes.side)
+    return max(32, round(side / 32) * 32)
+
+
+def choose_passes(images: int) -> int:
+    """Passes over so many images."""
+    return int(np.clip(IMAGES_SEEN // max(images, 1), *PASSES))
