@@ -1,0 +1,104 @@
+"""The page on speed, docs/results/speed.md, with its pictures, from what `goals.py` measured.
+
+python benchmarks/speed_page.py
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nearsight.checkpoints.native import write_whole
+from nearsight.figures import COLOURS, SMALL, figure, tidy, to_png, write
+
+RESULTS = Path(__file__).parent / "results" / "goals.json"
+PAGES = Path(__file__).parent.parent / "docs" / "results"
+
+
+def main() -> None:
+    results = json.loads(RESULTS.read_text())
+    write_whole(PAGES / "speed-goals.png", to_png(draw_goals(results)))
+    write_whole(PAGES / "speed-growth.png", to_png(draw_growth(results)))
+    write_whole(PAGES / "speed.md", ("\n".join(lines(results)) + "\n").encode())
+
+
+def rows_of(results: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All rows, in the order of the goals."""
+    for part in results.values():
+        yield from part["rows"]
+
+
+def lines(results: dict[str, Any]) -> Iterator[str]:
+    """The page."""
+    machine = next(iter(results.values()))["machine"]
+    rows = list(rows_of(results))
+    reached = sum(row["met"] for row in rows)
+    yield "# Speed: what was measured\n"
+    yield (
+        f"{reached} of {len(rows)} goals are met. Written by `benchmarks/speed_page.py` from "
+        "[goals.json](../../benchmarks/results/goals.json), which `benchmarks/goals.py` measured on "
+        f"{machine['device']}, {machine['threads']} threads, float32, 224 pixels, "
+        f"PyTorch {machine['versions']['torch']}. "
+        "Each figure is the median over rounds that take turns, with its 95 % interval. The machine was shared: where "
+        "the same matrix product ran at very different speeds within a measurement, the row says so.\n"
+    )
+    yield "![How far each measurement lies from its bar](speed-goals.png)\n"
+    yield "| what | bar | measured | 95 % interval | rounds | met |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for part in results.values():
+        restless = " (restless)" if part["warnings"] else ""
+        for row in part["rows"]:
+            sign, found = "≤" if row["at_most"] else "≥", row["measured"]
+            met = "yes" if row["met"] else "no"
+            yield (
+                f"| {row['what']} | {sign} {row['bar']:g} | **{found['median']:.3f}** | "
+                f"{found['low']:.3f} to {found['high']:.3f}{restless} | {row['rounds']} | {met} |"
+            )
+    yield "\n![Latency against the number of pixels](speed-growth.png)\n"
+    yield "What was done for these figures, and why some bars resist: [performance](../performance.md)."
+
+
+def draw_goals(results: dict[str, Any]) -> Any:
+    """Each goal as a dot: left of the line it is met."""
+    rows = list(rows_of(results))
+    picture = figure(11.5, 0.3 * len(rows) + 1.0)
+    axes = picture.subplots()
+    tidy(axes, title="Measured, as a share of what the bar allows (left of 1: met)", x="")
+    for place, row in enumerate(reversed(rows)):
+        values = [row["measured"][name] / row["bar"] for name in ("median", "low", "high")]
+        middle, low, high = values if row["at_most"] else [1 / value for value in values]
+        colour = COLOURS[2] if row["met"] else COLOURS[1]
+        axes.plot([low, high], [place, place], color=colour, linewidth=1.6, alpha=0.5)
+        axes.plot([middle], [place], "o", color=colour, markersize=6)
+    axes.axvline(1.0, color="#888888", linewidth=1)
+    axes.set_yticks(range(len(rows)), [row["what"] for row in reversed(rows)])
+    for text in axes.get_yticklabels():
+        write(text, SMALL)
+    axes.set_xlim(0.3, 1.7)
+    return picture
+
+
+def draw_growth(results: dict[str, Any]) -> Any:
+    """Latency against pixels, with lines in proportion."""
+    picture = figure(6.5, 3.8)
+    axes = picture.subplots()
+    tidy(axes, title="Latency of one image, folded", x="side of the image in pixels")
+    for colour, row in zip((COLOURS[0], COLOURS[2]), results["scaling"]["rows"], strict=True):
+        times = {int(size): value for size, value in row["details"]["milliseconds"].items()}
+        first = min(times)
+        label = f"{row['what'].split()[0]} (exponent {row['measured']['median']:.2f})"
+        axes.plot(list(times), list(times.values()), "o-", color=colour, label=label)
+        axes.plot(list(times), [times[first] * (size / first) ** 2 for size in times], ":", color=colour, alpha=0.6)
+    axes.plot([], [], ":", color="#666666", label="in proportion to the pixels")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(list(times), [str(size) for size in times])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} ms")
+    for text in axes.legend(frameon=False).get_texts():
+        write(text, SMALL)
+    return picture
+
+
+if __name__ == "__main__":
+    main()
