@@ -41,15 +41,22 @@ def shapes(
 @data_app.command()
 def check(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A folder of class folders, a table, an .npz file, or a name.")
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="A folder of class folders, a table, an .npz file, annotations of objects or regions, or a name.",
+        ),
     ],
     fix_list: Annotated[
         Path | None,
         typer.Option(
             "--fix-list",
             metavar="FILE",
-            help="Write the names of images to remove: unreadable ones, and copies of validation or test images.",
+            help="Write the names of images to remove: unusable ones, and copies of validation or test images.",
         ),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="classify, detect or segment.", show_default="what the data are annotated for")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Leave with exit code 1 if there are problems.")] = False,
@@ -57,7 +64,7 @@ def check(
         int | None, typer.Option(help="Processes that read images; 0: none besides this one. Default: one per core.")
     ] = None,
 ) -> None:
-    """Find unreadable images, copies across splits, lopsided classes and odd sizes."""
+    """Find unreadable images, wrong annotations, copies across splits, lopsided classes and odd sizes."""
     from ..data import open_data
     from ..data.check import check_data
     from ..data.check_report import fix_list as list_fixes
@@ -65,8 +72,8 @@ def check(
 
     if fix_list and fix_list.is_dir():
         raise ValueError(f"--fix-list {fix_list} is a folder; give the name of a file to write.")
-    report = check_data(open_data(data), workers)
-    patches = suggest_patches(report.img_size) if report.img_size else {}
+    report = check_data(open_data(data, task), workers)
+    patches = suggest_patches(report.img_size) if report.img_size and report.task == "classify" else {}
     if as_json:
         import json
 

@@ -34,13 +34,18 @@ def check_data(data: Data, workers: int | None = None) -> CheckReport:
         source=data.source,
         kind=data.kind,
         images={name: len(split) for name, split in splits.items()},
-        counts=count_classes(data, survey),
+        counts=count_classes(data, survey) if data.task == "classify" else {},
+        task=data.task,
     )
     report.unreadable = [Unreadable(*identify(data, place), reason) for place, reason in survey.unreadable.items()]
     report.blank = [Found(*identify(data, survey.places[index])) for index in np.flatnonzero(survey.blank)]
+    judge_sizes(report, data, survey)
+    if data.task != "classify":
+        from .scenes.check import judge_scenes
+
+        judge_scenes(report, data, survey)
     judge_classes(report)
     report.copies = find_copies(data, survey)
-    judge_sizes(report, data, survey)
     report.modes = dict(Counter(mode for mode in survey.modes if mode).most_common())
     report.rotated = int(survey.rotated.sum())
     return report
@@ -50,7 +55,8 @@ def identify(data: Data, place: Place) -> tuple[str, str, str]:
     """Split, name and class of an image."""
     name, index = place
     split = data.splits()[name]
-    return name, split.name(index), data.classes[split.labels[index]]
+    # An image with objects or regions has several classes: its label, by which it is split, is none of its own.
+    return name, split.name(index), data.classes[split.labels[index]] if data.task == "classify" else ""
 
 
 def count_classes(data: Data, survey: Survey) -> dict[str, dict[str, int]]:

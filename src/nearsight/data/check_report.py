@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from ..tables import percent
 from .findings import IMBALANCED, TINY, CheckReport, Copies, Spread, plural
 
 SHOWN = 10  # lines of a section
@@ -35,14 +36,19 @@ def render_report(report: CheckReport, patches: Mapping[str, int | None]) -> Ren
     parts: list[RenderableType] = [
         Text(printable(verdict(report)), style="bold red" if report.problems else "bold green")
     ]
-    sections = [*bad_image_sections(report), *class_sections(report), *copy_sections(report), *size_sections(report)]
+    sections = [
+        *bad_image_sections(report),
+        *annotation_sections(report),
+        *class_sections(report),
+        *copy_sections(report),
+        *size_sections(report),
+    ]
     for title, lines in sections:
         parts += [Text(), Text(printable(title), style="bold")]
         parts += [Padding(Text(printable(line), overflow="fold"), (0, 0, 0, 2), expand=False) for line in lines]
     if report.img_size:
         parts += [Text(), Text("To train with these images", style="bold")]
-        chosen = ", ".join(f"{patch} for {name}" for name, patch in patches.items())
-        advice = f"Images of {report.img_size} pixels; the patch size follows from it: {chosen}."
+        advice = size_advice(report, patches)
         parts.append(Padding(Text(advice), (0, 0, 0, 2), expand=False))
         # In one line however long, so that it can be copied.
         parts.append(Text(f"  {printable(train_command(report))}", no_wrap=True, overflow="ignore"))
@@ -69,21 +75,45 @@ def bad_image_sections(report: CheckReport) -> Iterator[Section]:
         yield f"Blank images, of one colour only ({len(report.blank):,})", first(image.name for image in report.blank)
 
 
+def size_advice(report: CheckReport, patches: Mapping[str, int | None]) -> str:
+    """The image size to train with, and what follows from it."""
+    if report.task != "classify":
+        return f"Images with a shorter side of {report.img_size} pixels."
+    chosen = ", ".join(f"{patch} for {name}" for name, patch in patches.items())
+    return f"Images of {report.img_size} pixels; the patch size follows from it: {chosen}."
+
+
+def annotation_sections(report: CheckReport) -> Iterator[Section]:
+    """What is wrong with annotations of objects or regions, and what else is worth knowing of them."""
+    for finding in report.findings:
+        what = plural(finding.count, finding.what)
+        title = f"{what[0].upper()}{what[1:]} ({finding.count:,}): {finding.advice}"
+        more = finding.count - len(finding.examples)
+        yield title, [*finding.examples[:SHOWN], *([f"... {more:,} more"] if more > 0 else [])]
+    if report.notes:
+        yield "Annotations", report.notes
+
+
 def class_sections(report: CheckReport) -> Iterator[Section]:
     """Classes that are empty, missing, tiny, or of very different size."""
     lines = []
     if report.empty_classes:
-        lines.append(f"without a readable image: {names(report.empty_classes)}")
+        lacking = {"detect": "an object", "segment": "a pixel"}.get(report.task, "a readable image")
+        lines.append(f"without {lacking}: {names(report.empty_classes)}")
     lines += [f"missing in {split}: {names(missing)}" for split, missing in report.missing_classes.items()]
     if report.tiny_classes:
         tiny = [f"{title} ({count})" for title, count in report.tiny_classes.items()]
-        lines.append(f"fewer than {TINY} training images: {names(tiny)}")
+        lines.append(f"fewer than {TINY} {report.things}: {names(tiny)}")
     unequal = report.imbalance
     if unequal and unequal.ratio >= IMBALANCED:
+        advice = "; train with --class-weights balanced" if report.task == "classify" else ""
         lines.append(
-            f"very different size: {unequal.largest} has {unequal.most:,} training images, {unequal.smallest} "
-            f"{unequal.fewest:,} ({unequal.ratio:.3g} : 1); train with --class-weights balanced"
+            f"very different size: {unequal.largest} has {unequal.most:,} {report.things}, {unequal.smallest} "
+            f"{unequal.fewest:,} ({unequal.ratio:.3g} : 1){advice}"
         )
+    if report.shares:
+        ordered = sorted(report.shares, key=report.shares.__getitem__, reverse=True)
+        lines.append("share of pixels: " + names([f"{title} {percent(report.shares[title])}" for title in ordered]))
     if lines:
         yield "Classes", lines
 
@@ -126,9 +156,10 @@ def size_sections(report: CheckReport) -> Iterator[Section]:
 
 def train_command(report: CheckReport) -> str:
     """The command that trains with these images."""
-    unequal = report.imbalance and report.imbalance.ratio >= IMBALANCED
+    unequal = report.task == "classify" and report.imbalance and report.imbalance.ratio >= IMBALANCED
     weights = " --class-weights balanced" if unequal else ""
-    return f"nearsight train {shlex.quote(report.source)} --img-size {report.img_size}{weights}"
+    task = "" if report.task == "classify" else f" --task {report.task}"
+    return f"nearsight train {shlex.quote(report.source)}{task} --img-size {report.img_size}{weights}"
 
 
 def mode_name(mode: str) -> str:

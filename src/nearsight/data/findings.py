@@ -5,6 +5,10 @@ from typing import Any
 
 TINY = 10  # training images below which a class is hardly learnt
 IMBALANCED = 5.0  # ratio of the largest to the smallest class from which weights are advised
+PLURALS = {
+    **{"image": "images", "class": "classes", "picture": "pictures", "box": "boxes", "object": "objects"},
+    **{"annotation": "annotations", "mask": "masks", "value": "values", "line": "lines"},
+}
 PROTECTED = ("train", "val", "test")  # of a picture in several splits, the copy in the last is the one to keep
 
 
@@ -73,6 +77,23 @@ class Imbalance:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """Something about annotations that should be looked at.
+
+    Attributes:
+        what: What it is, of one of them.
+        count: How many there are.
+        examples: Some of them.
+        advice: What follows from it, or what to do.
+    """
+
+    what: str
+    count: int
+    examples: tuple[str, ...]
+    advice: str
+
+
+@dataclass(frozen=True)
 class Spread:
     """Smallest, middle and largest of some numbers."""
 
@@ -102,6 +123,11 @@ class CheckReport:
         heights: Of readable images; None if there are none. Likewise `widths` and `aspects` (width / height).
         odd_sizes: Images much smaller, larger or longer than the others.
         img_size: The image size to train with.
+        task: What the annotations are for.
+        findings: What is wrong with annotations of objects or regions.
+        notes: What else is worth knowing of them, a sentence each.
+        shares: For regions, the share of pixels of each class.
+        spoiled: Names of images whose annotations can't be used.
     """
 
     source: str
@@ -122,6 +148,11 @@ class CheckReport:
     aspects: Spread | None = None
     odd_sizes: list[OddSize] = field(default_factory=list)
     img_size: int | None = None
+    task: str = "classify"
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    shares: dict[str, float] = field(default_factory=dict)
+    spoiled: list[str] = field(default_factory=list)
 
     @property
     def leaks(self) -> list[Copies]:
@@ -146,21 +177,27 @@ class CheckReport:
             (len(self.blank), "blank image"),
             (len(self.empty_classes), "empty class"),
             (len({name for names in self.missing_classes.values() for name in names}), "class missing in a split"),
-            (len(self.tiny_classes), f"class with fewer than {TINY} training images"),
+            (len(self.tiny_classes), f"class with fewer than {TINY} {self.things}"),
             (len(self.leaks), "picture in several splits"),
             (len(self.disputed), "picture with different labels"),
             (len(self.repeated), "picture repeated in a split"),
         ]
+        found += [(finding.count, finding.what) for finding in self.findings]
         sentences = [f"{count:,} {plural(count, words)}" for count, words in found if count]
         if self.imbalance and self.imbalance.ratio >= IMBALANCED:
             sentences.append(f"classes of very different size ({self.imbalance.ratio:.3g} : 1)")
         return sentences
 
     @property
+    def things(self) -> str:
+        """What classes are counted in."""
+        return {"detect": "training objects"}.get(self.task, "training images")
+
+    @property
     def to_remove(self) -> list[str]:
-        """Names of the images to remove: unreadable ones, and copies that leak into a more protected split."""
+        """Names of the images to remove: unreadable and spoiled ones, and copies of those in a more protected split."""
         surplus = [image for copies in self.leaks for image in copies.surplus]
-        return list(dict.fromkeys(image.name for image in [*self.unreadable, *surplus]))
+        return list(dict.fromkeys([*(image.name for image in [*self.unreadable, *surplus]), *self.spoiled]))
 
     def as_dict(self) -> dict[str, Any]:
         """The report as values that JSON knows, with the verdict first."""
@@ -181,9 +218,8 @@ def plural(count: int, words: str) -> str:
     """
     if count == 1:
         return words
-    for noun, many in {"image": "images", "class": "classes", "picture": "pictures"}.items():
-        parts = words.split(" ")
-        if noun in parts:
-            parts[parts.index(noun)] = many
-            return " ".join(parts)
+    parts = words.split(" ")
+    for place, word in enumerate(parts):
+        if word in PLURALS:
+            return " ".join([*parts[:place], PLURALS[word], *parts[place + 1 :]])
     raise ValueError(f"No noun with a known plural in: {words}.")

@@ -73,6 +73,10 @@ class Split(ABC):
         """What is to be learnt of the image; without more, its class number."""
         return int(self.labels[index])
 
+    def inspect(self, index: int) -> object:
+        """What a check of the annotation has to read from files; None if there is nothing more."""
+        return None
+
     def blocks(self) -> Sequence[int]:
         """Sizes of the runs of images that are best read together (the shards of an archive); they sum to `len`."""
         return (len(self),)

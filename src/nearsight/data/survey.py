@@ -44,6 +44,7 @@ class Look:
         rotated: Whether the EXIF data turn it.
         blank: Whether it shows one colour only.
         thumbnail: `[16, 16, 3]`.
+        note: What the split says of the annotation.
     """
 
     digest: bytes
@@ -53,6 +54,7 @@ class Look:
     rotated: bool
     blank: bool
     thumbnail: NDArray[np.uint8]
+    note: object = None
 
 
 @dataclass
@@ -68,6 +70,7 @@ class Survey:
         rotated: Whether EXIF data turn an image `[n]`.
         blank: Whether an image shows one colour only `[n]`.
         thumbnails: `[n, 16, 16, 3]`.
+        notes: What the splits say of the annotations.
         unreadable: Reasons, by split and number.
     """
 
@@ -79,6 +82,7 @@ class Survey:
     rotated: NDArray[np.bool_]
     blank: NDArray[np.bool_]
     thumbnails: NDArray[np.uint8]
+    notes: list[object]
     unreadable: dict[Place, str] = field(default_factory=dict)
 
 
@@ -121,6 +125,7 @@ def survey_images(splits: Mapping[str, Split], workers: int | None = None) -> Su
         rotated=np.array([look.rotated for look in kept], dtype=bool),
         blank=np.array([look.blank for look in kept], dtype=bool),
         thumbnails=np.array([look.thumbnail for look in kept], dtype=np.uint8).reshape(-1, SIDE, SIDE, 3),
+        notes=[look.note for look in kept],
         unreadable=unreadable,
     )
 
@@ -154,6 +159,7 @@ def look_at(split: Split, index: int) -> Look | str:
         rotated=rotated,
         blank=all(high - low <= BLANK for low, high in extrema),  # type: ignore[misc]
         thumbnail=make_thumbnail(image),
+        note=split.inspect(index),
     )
 
 

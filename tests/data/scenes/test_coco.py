@@ -201,7 +201,7 @@ def test_what_can_not_be_used_is_noted_and_left_out(tmp_path: Path, coco_content
         "image listed more than once": 1,
         "annotation without an image": 1,
         "annotation of an unknown category": 1,
-        "box that is not four numbers": 2,
+        "box without four numbers": 2,
     }
     assert split.flaws.examples["annotation of an unknown category"] == ["0.png: category 77"]
     assert len(split) == 2

@@ -147,6 +147,8 @@ def test_large_photographs_are_decoded_smaller_with_their_objects_in_place(tmp_p
     assert (white != batch.targets[0]["masks"][0, :150, :200]).float().mean() < 0.01
 
 
-def test_labelled_images_have_no_scenes() -> None:
+def test_labelled_images_have_no_scenes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_picture(tmp_path / name / "1.png")
     with pytest.raises(ValueError, match="has a label, but no objects or regions"):
-        list(scene_eval_loader(open_data("digits").train, SceneInput(64), batch=4, workers=0))
+        list(scene_eval_loader(open_data(tmp_path).train, SceneInput(64), batch=4, workers=0))

@@ -168,6 +168,21 @@ def test_boxes_and_masks_come_back_where_they_were(size: tuple[int, int]) -> Non
     assert all(tuple(rle["size"]) == size for rle in restored["rles"])
 
 
+@pytest.mark.parametrize("original", [(90, 150), (24, 40), (13, 17), (300, 41)])
+def test_masks_are_enlarged_as_torch_does_it(original: tuple[int, int]) -> None:
+    random = np.random.default_rng(0)
+    masks = torch.from_numpy(random.random((3, 32, 64)) < 0.5)
+    masks[1, :10] = False
+    masks[2] = False
+    large = torch.nn.functional.interpolate(masks[None, :, :24, :40].float(), size=original, mode="bilinear")[0]
+    from nearsight.data.scenes.objects import decode_masks
+    from nearsight.data.scenes.transforms import restore_masks
+
+    found = decode_masks(restore_masks(masks, (24, 40), original), original)
+    differs = found != (large > 0.5).numpy()
+    assert not differs[(large - 0.5).abs().numpy() > 1e-5].any()
+
+
 def test_maps_come_back_in_the_size_of_the_image() -> None:
     random = np.random.default_rng(0)
     scores = torch.from_numpy(random.normal(size=(5, 32, 64))).float()

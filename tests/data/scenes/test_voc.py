@@ -93,7 +93,7 @@ def test_what_can_not_be_used_is_noted(tmp_path: Path) -> None:
     split = open_data(tmp_path).train
     assert split.flaws.counts == {
         "object without a name": 1,
-        "box that is not four numbers": 1,
+        "box without four numbers": 1,
         "annotation without an image": 1,
     }
     assert len(split.target(0)["labels"]) == 1

@@ -74,7 +74,7 @@ def test_lines_that_are_no_objects_are_noted(yolo: Path) -> None:
     (yolo / "train/labels/2.txt").unlink()
     split = open_data(yolo).train
     assert split.flaws.counts == {
-        "line that is no object": 3,
+        "line that can't be read": 3,
         "annotation of an unknown category": 1,
         "image without a file of labels": 1,
     }

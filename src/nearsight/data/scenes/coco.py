@@ -159,7 +159,15 @@ def read_annotations(tree: Tree, path: str, split: str, content: dict[str, Any],
         size = whole(entry.get("height")), whole(entry.get("width"))
         annotated.sizes.append(size if all(size) else (0, 0))
     add_objects(annotated, content.pop("annotations"), places, names)
+    annotated.flaws.notes += gap_notes(names)
     return annotated
+
+
+def gap_notes(names: Mapping[Any, str]) -> list[str]:
+    """That category ids have gaps, which is no harm here, as classes are numbered anew."""
+    ids = [number for number in names if isinstance(number, int)]
+    missing = max(ids) - min(ids) + 1 - len(ids) if ids else 0
+    return [f"category ids: {min(ids)} to {max(ids)} with {missing} gaps, numbered anew from 0"] if missing else []
 
 
 def add_objects(
@@ -181,7 +189,7 @@ def add_objects(
         shape = read_shape(entry.get("segmentation"))
         box = read_box(entry.get("bbox"), shape)
         if box is None:
-            flaws.note("box that is not four numbers", f"{image}: {shown(entry.get('bbox'))}")
+            flaws.note("box without four numbers", f"{image}: {shown(entry.get('bbox'))}")
             continue
         if shape is None and entry.get("segmentation"):
             flaws.note("mask that can't be read", f"{image}: annotation {number}")

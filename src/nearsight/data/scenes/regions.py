@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,14 @@ from .tree import Tree
 
 SAMPLE = 24  # masks that are looked at where a table names the classes
 MANY = 500  # masks from which on looking at all of them shows progress
+
+
+@dataclass(frozen=True)
+class MaskLook:
+    """What a check wants to know of a mask: height and width, and how many pixels have each code."""
+
+    size: tuple[int, ...]
+    codes: dict[int, int]
 
 
 class MaskScenes(FileScenes):
@@ -42,6 +51,15 @@ class MaskScenes(FileScenes):
             return read_mask(path, self.pictures.tree.read(path), self.coding.colours)
         except BadImage as error:
             raise BadImage(self.name(index), f"its mask {path} can't be used: {error.reason}") from None
+
+    def inspect(self, index: int) -> "MaskLook | str":
+        """The mask's size and codes, or why it can't be read."""
+        try:
+            codes = self.codes(index)
+        except BadImage as error:
+            return error.reason
+        values, counts = np.unique(codes, return_counts=True)
+        return MaskLook(codes.shape, dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
     def annotation(self, index: int) -> NDArray[np.uint8]:
         codes, size = self.codes(index), self.size(index)

@@ -20,10 +20,17 @@ EXAMPLES = 20  # that are remembered of each kind of flaw
 
 @dataclass
 class Flaws:
-    """What was found wrong while annotations were read: how often, and some examples, by what it is."""
+    """What was found wrong while annotations were read.
+
+    Attributes:
+        counts: How often, by what it is.
+        examples: Some of them, by what it is.
+        notes: What is worth knowing, though not wrong, a sentence each.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def note(self, what: str, example: str, times: int = 1) -> None:
         """Remember a flaw."""

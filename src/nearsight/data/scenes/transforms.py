@@ -155,14 +155,30 @@ def resize_map(classes: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
 
 def restore_masks(masks: Tensor, shown: Size, original: Size) -> list[dict[str, Any]]:
     """Masks `[n, H, W]` of a batch as run lengths in the original image."""
-    inside = masks[:, : shown[0], : shown[1]]
-    if tuple(inside.shape[1:]) == original:
-        return encode_masks(inside.numpy())
+    inside = masks[:, : shown[0], : shown[1]].numpy().astype(np.float32)
+    down, across = (bilinear(old, new) for old, new in zip(shown, original, strict=True))
     rles = []
     for mask in inside:  # one at a time: a hundred masks of a large photograph would not fit into memory
-        large = F.interpolate(mask[None, None].float(), size=original, mode="bilinear", align_corners=False)
-        rles += encode_masks((large[0] > 0.5).numpy())
+        large = np.zeros((1, *original), dtype=bool)
+        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+        if len(rows):  # only the part that holds the mask is enlarged
+            top, left = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+            tall, wide = (np.flatnonzero(way.any(axis=1)) for way in (down[:, top], across[:, left]))
+            there = slice(tall[0], tall[-1] + 1), slice(wide[0], wide[-1] + 1)
+            large[0][there] = down[there[0], top] @ mask[top, left] @ across[there[1], left].T > 0.5
+        rles += encode_masks(large)
     return rles
+
+
+def bilinear(old: int, new: int) -> NDArray[np.float32]:
+    """The matrix `[new, old]` that resizes a line of pixels: each new pixel between the two that are nearest."""
+    place = ((np.arange(new) + 0.5) * (old / new) - 0.5).clip(0, old - 1)
+    first = np.minimum(place.astype(np.int64), max(0, old - 2))
+    share = (place - first).astype(np.float32)
+    matrix = np.zeros((new, old), dtype=np.float32)
+    matrix[np.arange(new), np.minimum(first + 1, old - 1)] = share
+    matrix[np.arange(new), first] += 1 - share
+    return matrix
 
 
 class SceneAugmentation:
@@ -218,13 +234,12 @@ class SceneAugmentation:
 
     def draw_size(self, size: Size) -> Size:
         """Height and width that an image of a size gets."""
-        ratio = random.uniform(*self.settings.ratio)
-        if self.input.stretch:
-            side = random.choice(self.settings.sides or (self.input.shorter,))
-            return max(1, round(side * ratio)), max(1, round(side * ratio))
         sides = self.settings.sides or (self.input.shorter,)
+        ratio, side = random.uniform(*self.settings.ratio), random.choice(sides)
+        if self.input.stretch:
+            return max(1, round(side * ratio)), max(1, round(side * ratio))
         most = self.input.most if self.input.longest is not None else LONG * max(sides)
-        return fit_sides(size, random.choice(sides) * ratio, most * ratio)
+        return fit_sides(size, side * ratio, most * ratio)
 
     def draw_cut(self, size: Size) -> tuple[int, int, int, int]:
         """Top, left, height and width of a part whose sides are drawn."""

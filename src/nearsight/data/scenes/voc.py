@@ -128,7 +128,7 @@ def add_object(annotated: Annotated, entry: ElementTree.Element, image: str, one
     if not name:
         annotated.flaws.note("object without a name", image)
     elif not all(map(math.isfinite, box)):
-        annotated.flaws.note("box that is not four numbers", f"{image}: {name}")
+        annotated.flaws.note("box without four numbers", f"{image}: {name}")
     else:
         if one_based:
             box = [box[0] - 1, box[1] - 1, box[2], box[3]]

@@ -165,7 +165,7 @@ def add_line(annotated: Annotated, place: int, words: list[str], names: Mapping[
     except ValueError:
         kind, values = -1, []
     if not values or not all(map(math.isfinite, values)) or (len(values) != 4 and (len(values) < 6 or len(values) % 2)):
-        annotated.flaws.note("line that is no object", f"{image}: {' '.join(words)[:60]}")
+        annotated.flaws.note("line that can't be read", f"{image}: {' '.join(words)[:60]}")
         return
     if kind not in names:
         annotated.flaws.note("annotation of an unknown category", f"{image}: category {kind}")
