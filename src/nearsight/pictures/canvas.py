@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 LEAST, MOST = 560, 1600  # longer side of a picture
+FEW = 12  # labels up to which they are as large as can be
 BLOCKY = 96  # longer side up to which pixels are shown as squares: smoothing would invent what the model did not see
 
 
@@ -28,9 +29,10 @@ def canvas_for(image: Image.Image) -> tuple[Image.Image, float]:
     return (plain if factor == 1 else plain.resize((width, height), way)), factor
 
 
-def letter_size(canvas: Image.Image) -> int:
-    """Size of text in pixels on a canvas."""
-    return int(np.clip(round(max(canvas.size) / 52), 12, 24))
+def letter_size(canvas: Image.Image, labels: int = 0) -> int:
+    """Size of text in pixels on a canvas; smaller where it has to share the place with many others."""
+    crowding = min(1.0, (FEW / max(1, labels)) ** 0.3)
+    return int(np.clip(round(max(canvas.size) * crowding / 52), 11, 24))
 
 
 def enlarge(values: NDArray, size: tuple[int, int]) -> NDArray:

@@ -16,8 +16,9 @@ FIRST: tuple[Colour, ...] = (
     (240, 228, 66),
 )
 GREY: Colour = (128, 132, 138)
+HALFWAY = 0.179  # light of a ground on which black and white text have the same contrast
 GOLDEN = 137.50776  # degrees: hues that are so far apart never come back to each other
-LIGHTNESS = (0.72, 0.48, 0.86, 0.60)
+LIGHTNESS = (0.74, 0.58, 0.86, 0.66)  # none so dark that it is lost in a dark picture
 
 
 @cache
@@ -68,4 +69,4 @@ def to_byte(linear: float) -> int:
 def ink_on(colour: Colour) -> Colour:
     """Black or white, whichever is easier to read on a colour."""
     light = [(value / 255) ** 2.2 for value in colour]
-    return (0, 0, 0) if 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2] > 0.25 else (255, 255, 255)
+    return (0, 0, 0) if 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2] > HALFWAY else (255, 255, 255)

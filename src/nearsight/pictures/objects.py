@@ -44,7 +44,7 @@ def draw_objects(
     kinds = np.asarray(labels, dtype=np.int64).reshape(-1)
     sure = None if scores is None else np.asarray(scores, dtype=np.float64).reshape(-1)
     colours = class_colours(len(names))
-    size = letter_size(canvas)
+    size = letter_size(canvas, len(kinds))
     thick = max(2, size // 7)
     order = np.argsort(-np.prod(corners[:, 2:] - corners[:, :2], axis=1), kind="stable")  # large ones first
     if masks is not None and len(kinds):

@@ -29,8 +29,8 @@ def draw_regions(image: Image.Image, classes: Any, names: Sequence[str], legend:
         A picture in mode RGB.
 
     Example:
-        >>> draw_regions(Image.new("RGB", (64, 48)), np.zeros((48, 64), dtype=int), ["sky"]).size
-        (576, 463)
+        >>> draw_regions(Image.new("RGB", (64, 48)), np.zeros((48, 64), dtype=int), ["sky"], legend=False).size
+        (576, 432)
     """
     canvas, _ = canvas_for(image)
     numbers = np.asarray(classes).astype(np.int64)
@@ -46,7 +46,7 @@ def draw_regions(image: Image.Image, classes: Any, names: Sequence[str], legend:
     weight = strength[shown]
     weight[shown == NOT_COUNTED] = hatch(shown.shape)[shown == NOT_COUNTED]
     pixels += weight[..., None] * (table[shown] - pixels)
-    pixels[edges(shown, max(1, letter_size(canvas) // 12))] = 255
+    pixels[edges(shown, max(1, letter_size(canvas) // 9))] = 255
     picture = Image.fromarray(pixels.astype(np.uint8))
     if not legend:
         return picture

@@ -54,17 +54,14 @@ def judge_objects(
 def judge_annotated_sizes(report: CheckReport, split: ObjectScenes, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which images `[n]` can be read and have the size that their annotations say."""
     readable = np.any(sizes, axis=1)
-    noted = split.sizes.any(axis=1)
-    wrong = np.flatnonzero(readable & noted & (split.sizes != sizes).any(axis=1))
+    wrong = np.flatnonzero(readable & split.sizes.any(axis=1) & (split.sizes != sizes).any(axis=1))
     if len(wrong):
         report.spoiled += [split.name(int(index)) for index in wrong]
-        examples = [
-            f"{split.name(int(index))}: {spell(sizes[index].tolist())}, annotated as {spell(split.sizes[index].tolist())}"
-            for index in wrong[:EXAMPLES]
-        ]
+        both = zip(wrong.tolist(), sizes[wrong].tolist(), split.sizes[wrong].tolist(), strict=True)
+        lines = [f"{split.name(index)}: {spell(own)}, annotated as {spell(noted)}" for index, own, noted in both]
         advice = "left out; turned or resized after they were annotated?"
         report.findings.append(
-            Finding("image of another size than annotated, height × width", len(wrong), tuple(examples), advice)
+            Finding("image of another size than annotated, height × width", len(wrong), tuple(lines[:EXAMPLES]), advice)
         )
         readable = readable.copy()
         readable[wrong] = False
@@ -101,8 +98,8 @@ def judge_boxes(
 
 def box_line(split: ObjectScenes, box: NDArray[np.float64], image: int, frame: NDArray[np.int64]) -> str:
     """A box for people."""
-    left, top, right, bottom = box.tolist()
-    return f"{split.name(image)} ({spell(frame[::-1].tolist())}): x {left:.6g} to {right:.6g}, y {top:.6g} to {bottom:.6g}"
+    left, top, right, bottom = (f"{value:.6g}" for value in box.tolist())
+    return f"{split.name(image)} ({spell(frame[::-1].tolist())}): x {left} to {right}, y {top} to {bottom}"
 
 
 def judge_tiny(

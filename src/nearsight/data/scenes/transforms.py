@@ -62,6 +62,11 @@ class SceneInput:
         """Longest side in pixels."""
         return round(LONG * self.shorter) if self.longest is None else self.longest
 
+    @property
+    def size(self) -> Size:
+        """Height and width of a square image, which stands for all where one size is needed."""
+        return self.shorter, self.shorter
+
     def size_for(self, original: Size) -> Size:
         """Height and width that an image is shown with."""
         return (self.shorter, self.shorter) if self.stretch else fit_sides(original, self.shorter, self.most)
