@@ -106,7 +106,7 @@ class DenseModel(nn.Module):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Trade time for memory in training: keep only what stands between the backbone's blocks."""
-        self.pyramid.backbone.set_grad_checkpointing(enable)
+        self._backbone()[0].set_grad_checkpointing(enable)
 
     def load_backbone(self, path: str | PathLike[str]) -> str:
         """Take the backbone's weights from a classifier, a detector or a segmenter: see `weights.load_backbone`."""

@@ -1,5 +1,6 @@
 """Any backbone, ours or timm's, as a pyramid of maps for a dense head."""
 
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ..parts import Learned
 
 Task = Literal["detect", "segment"]
 COARSEST = 32  # what a backbone of one stride is spread to
+ANY_SIZE = {"dynamic_img_size": True, "strict_img_size": False}  # how models of timm are told to take any image
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class TimmPyramid(Pyramid):
             kept = [len(info) - 1]
         self.backbone = features_of(backbone, out_indices=[places[place] for place in kept])
         self.channels_last = getattr(self.backbone, "output_fmt", "NCHW") == "NHWC"
+        # timm leaves out the last norm, without which tokens grow from block to block.
+        self.norm = nn.Identity() if stepped else LayerNorm2d(found.channels[-1])
         self.spread = None if stepped else Spread(found.channels[-1], found.strides[-1], strides)
         own = Levels(tuple(found.channels[p] for p in kept), tuple(found.strides[p] for p in kept))
         self.channels, self.strides = (self.spread or own).channels, (self.spread or own).strides
@@ -157,7 +161,7 @@ class TimmPyramid(Pyramid):
         maps = list(self.backbone(images))
         if self.channels_last:
             maps = [level.permute(0, 3, 1, 2) for level in maps]
-        return self.spread(maps[-1]) if self.spread else maps
+        return self.spread(self.norm(maps[-1])) if self.spread else maps
 
 
 def features_of(backbone: TimmBackbone, device: str | None = None, **settings: Any) -> Any:
@@ -165,15 +169,16 @@ def features_of(backbone: TimmBackbone, device: str | None = None, **settings: A
     if not timm.is_model(backbone.name):
         raise ValueError(f"timm has no model {backbone.name!r}; timm.list_models() has the names.")
     given = dict(backbone.options)
-    for flexible in ({"dynamic_img_size": True}, {"strict_img_size": False}, {}):
-        try:
-            with torch.device(device or torch.empty(0).device):
-                return timm.create_model(backbone.name, features_only=True, **{**flexible, **given, **settings})
-        except TypeError as error:
-            refused = error
-        except (RuntimeError, AttributeError, AssertionError) as error:
-            raise ValueError(f"timm's {backbone.name} does not give feature maps ({error}); use another.") from None
-    raise ValueError(f"timm's {backbone.name} does not take these options ({refused}); see timm.create_model.")
+    try:
+        with torch.device("meta"):
+            known = inspect.signature(type(timm.create_model(backbone.name, **given)).__init__).parameters
+        flexible = {name: value for name, value in ANY_SIZE.items() if name in known}
+        with torch.device(device or torch.empty(0).device):
+            return timm.create_model(backbone.name, features_only=True, **{**flexible, **given, **settings})
+    except TypeError as error:
+        raise ValueError(f"timm's {backbone.name} does not take these options ({error}).") from None
+    except (RuntimeError, AttributeError, AssertionError) as error:
+        raise ValueError(f"timm's {backbone.name} does not give feature maps ({error}); use another.") from None
 
 
 class Spread(nn.Module):
