@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import timm
@@ -116,7 +116,7 @@ class StagePyramid(FeaturePyramid, Pyramid):
         wanted = [i for i, s in enumerate(spec.strides) if strides is None or octave(s) in strides]
         first, last = (wanted[-1] if strides is None else wanted[0]), wanted[-1]
         norms = {level: kind for level, kind in released_norms(spec, task).items() if first <= level <= last}
-        super().__init__(Backbone(spec, num_classes=0), norms, first, last)
+        super().__init__(Backbone(without_late_tokens(spec), num_classes=0), norms, first, last)
         self.multiple = math.ceil(self.strides[-1])
 
 
@@ -214,13 +214,24 @@ def doublings(channels: int, steps: int) -> Iterator[nn.Module]:
         channels = max(channels // 2, 1)
 
 
+def without_late_tokens(spec: BackboneSpec) -> BackboneSpec:
+    """A backbone without the tokens that only its last stage has: PVT's and LIT-Ti's class token serves a classifier.
+
+    Tokens that join earlier (LightViT's) carry what the maps need, and stay.
+    """
+    *early, last = spec.stages
+    if not last.aux or any(stage.aux for stage in early):
+        return spec
+    return replace(spec, stages=(*early, replace(last, aux=0)), pool="mean", distilled=False)
+
+
 def released_norms(spec: BackboneSpec, task: Task) -> dict[int, str]:
     """Which norm each stage's map has in the released detectors and segmenters.
 
-    PVT and LIT-Ti, which have learned positions, give their maps raw. The other families norm each map; only LIT
-    leaves the first one raw in detection.
+    PVT and LIT-Ti, which have learned positions, give their maps raw. The other families norm each map as they norm
+    in their blocks (the depth-wise networks by batch norms); only LIT leaves the first one raw in detection.
     """
     if any(isinstance(stage.position, Learned) for stage in spec.stages):
         return {}
     first = 1 if spec.family == "lit" and task == "detect" else 0
-    return dict.fromkeys(range(first, len(spec.stages)), "layer")
+    return {level: stage.norm for level, stage in enumerate(spec.stages) if level >= first}
