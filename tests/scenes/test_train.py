@@ -97,7 +97,7 @@ def test_the_choices_follow_the_objects() -> None:
     model, scene = prepared.recipe.model, prepared.recipe.scene
     assert (model.head, model.name) == ("mask-rcnn", "dwnet_nano")  # shapes have masks
     sizes = measure_sizes(prepared.train)
-    assert (sizes.side, scene.shorter) == (48, 48)  # never larger than the images are
+    assert scene.shorter <= max(32, sizes.side)  # never larger than the images are
     finest, scale, levels = (model.head_options[key] for key in ("finest", "anchor_scale", "levels"))
     assert finest * scale * 2 ** (levels - 1) >= 0.5 * sizes.large * scene.shorter
 
@@ -128,7 +128,8 @@ def test_the_backbone_of_a_classifier_is_taken_over(tmp_path: Path, recipe: Call
     filled = fill_in_scenes(wish, open_data(SOURCE), open_data(SOURCE).train)  # type: ignore[arg-type]
     built = build_scenes(filled, 6, masks=True)
     own, theirs = built.model.pyramid.backbone.state_dict(), classifier.state_dict()
-    shared = [name for name in own if name in theirs and name.startswith("stages.")]
+    # Tables of relative positions are resized with the images.
+    shared = [name for name in own if name in theirs and not name.endswith(".table")]
     assert len(shared) > 20
     assert all(torch.equal(own[name], theirs[name]) for name in shared)
 

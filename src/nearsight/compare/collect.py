@@ -14,7 +14,7 @@ from ..train.prepare import Prepared
 from ..train.run import Run
 from ..trained import open_trained
 from .answers import Answers, best_of, differences, read_answers, scores
-from .contenders import Contender, shown_size
+from .contenders import Contender
 from .disagree import find_disagreements
 from .latency import ROUNDS, measure_latency
 from .plan import Plan, RunPlan
@@ -121,7 +121,7 @@ def measure(plan: Plan, folder: Path, threads: int, rounds: Iterable[int]) -> di
     for run in plan.runs(folder):
         if run.model.label not in models and is_finished(run.folder):
             trained = open_trained(run.folder)
-            models[run.model.label] = (trained.model, shown_size(trained.input))
+            models[run.model.label] = (trained.model, trained.input.size)
     return measure_latency(models, pick_device(), threads, rounds)
 
 

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import torch
 from torch import nn
 
 from ..counting import count
 from ..data import Data
-from ..data.augment import Input
 from ..models import MODELS
 from ..train.prepare import Prepared, complete, prepare
 from ..train.recipe import Recipe
@@ -76,13 +74,8 @@ def weigh(entry: Entry, recipe: Recipe, data: Data) -> Contender:
     bare = recipe.task == "classify" and not recipe.model.weights  # what detectors do depends on what they see
     with torch.device("meta" if bare else "cpu"):
         built = build_for(recipe, data)
-        cost = count(built.model, shown_size(built.input))
+        cost = count(built.model, built.input.size)
     return Contender(entry, recipe, cost.parameters, cost.macs, is_convnet(built.name, built.model))
-
-
-def shown_size(input: Any) -> tuple[int, int]:
-    """Height and width of the images that a model is measured with: a square where it takes any shape."""
-    return input.size if isinstance(input, Input) else (input.shorter, input.shorter)
 
 
 def is_convnet(name: str, model: nn.Module) -> bool:

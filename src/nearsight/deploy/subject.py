@@ -55,13 +55,17 @@ def open_subject(source: str | Path, size: tuple[int, int] | None = None) -> Sub
         ('random', (48, 64), 1000)
     """
     text = str(source)
-    is_path = Path(source).exists() or text.endswith(".safetensors") or text.startswith((".", "/", "~"))
-    subject = open_file(Path(source)) if is_path else build_new(text)
+    subject = open_file(Path(source)) if is_file(text) else build_new(text)
     if size is not None:
         subject = replace(subject, input=replace(subject.input, size=size))
     subject.model.eval()
     refuse_others(subject)
     return subject
+
+
+def is_file(text: str) -> bool:
+    """Whether a text means a run or a file of weights."""
+    return Path(text).exists() or text.endswith(".safetensors") or text.startswith((".", "/", "~"))
 
 
 def open_file(path: Path) -> Subject:

@@ -15,7 +15,7 @@ from ..data.open import open_again, open_any
 from ..data.samples import Data, Split, Subset
 from ..deploy.bundle import is_bundle
 from ..deploy.module import open_bundle
-from ..trained import Trained, open_trained
+from ..trained import Trained, open_classifier
 from .metrics import Metrics, measure
 from .predictions import Predictions, Progress, pick_device, predict_split
 
@@ -99,7 +99,7 @@ def evaluate(
         >>> found.split, found.metrics.images, found.metrics.top1.high < 0.5
         ('test', 359, True)
     """
-    trained = open_bundle(run) if is_bundle(run) else open_trained(run)
+    trained = open_bundle(run) if is_bundle(run) else open_classifier(run)
     place = pick_device(device)
     opened, own = open_own(trained, data)
     name, images = choose_split(opened, split)

@@ -9,7 +9,7 @@ import torch
 from ..data.files import Files
 from ..data.loader import default_workers, eval_loader
 from ..evaluate.predictions import Progress, answer, pick_device
-from ..trained import Trained, open_trained
+from ..trained import Trained, open_classifier
 from .answers import Answer, Prediction
 
 
@@ -24,7 +24,7 @@ def predict_with_run(
     progress: Progress,
 ) -> Iterator[Prediction]:
     """The predictions for each file, in order; `predict` says what the arguments are."""
-    trained = run if isinstance(run, Trained) else open_trained(run)
+    trained = run if isinstance(run, Trained) else open_classifier(run)
     place = pick_device(device)
     if workers is None:
         workers = default_workers("folder", place) if len(paths) > batch else 0

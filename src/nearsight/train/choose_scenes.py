@@ -64,14 +64,18 @@ class Sizes:
     large: float | None
 
 
-def measure_sizes(split: Split) -> Sizes:
+def measure_sizes(split: Split, most: int = LOOKED_AT) -> Sizes:
     """Sizes of some images and of the objects in them.
+
+    Args:
+        split: Scenes.
+        most: Images that are looked at.
 
     Raises:
         ValueError: None of the images can be read.
     """
     sides, objects = [], []
-    for index in np.linspace(0, len(split) - 1, min(LOOKED_AT, len(split))).astype(int):
+    for index in np.linspace(0, len(split) - 1, min(most, len(split))).astype(int):
         scenes, number = scene_at(split, int(index))
         try:
             shorter = min(scenes.size(number))
@@ -91,6 +95,10 @@ def measure_sizes(split: Split) -> Sizes:
 def fill_in_scenes(recipe: Recipe, data: Data, train: Split) -> Recipe:
     """Make everything concrete that a recipe for objects or regions leaves to the data; what it says stays as it is."""
     sizes = measure_sizes(train)
+    if recipe.task == "detect" and sizes.small is None:
+        sizes = measure_sizes(train, len(train))  # there may be some beside those that were looked at
+        if sizes.small is None:
+            raise ValueError(f"{data.source} has no objects in its {len(train)} training images; annotate some.")
     settings = recipe.model_dump()
     shorter = recipe.scene.shorter or recipe.model.img_size or choose_side(recipe.task, sizes)
     settings["scene"]["shorter"] = shorter

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from ..checkpoints.foreign import load_into
 from ..checkpoints.native import read_description
 from ..data.augment import Input
-from ..trained import load, open_trained
+from ..trained import load, open_classifier
 from .build import input_of, plain, weights_file
 from .recipe import Distillation
 
@@ -37,7 +37,7 @@ def open_teacher(settings: Distillation, classes: int, input: Input) -> tuple[nn
         if held["name"] not in (None, name):
             raise ValueError(f"{weights} holds a {held['name']}, not the teacher {name}.")
         if held.get("trained"):
-            trained = open_trained(weights)
+            trained = open_classifier(weights)
             teacher, wanted = trained.model, trained.input
         else:  # a converted release
             teacher = load(weights)

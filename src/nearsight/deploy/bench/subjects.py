@@ -10,7 +10,7 @@ from ...compare.entries import Entry, as_changes, parse_entry
 from ...counting import count
 from ...train.build import build
 from ...train.recipe_file import load_recipe
-from ..subject import open_file
+from ..subject import is_file, open_file
 
 CLASSES = 1000
 
@@ -75,11 +75,6 @@ def open_subject(text: str, size: int | None = None) -> Subject | Refused:
     except Exception as error:  # whatever a foreign model says to a size that it was not made for
         return Refused(label, sides, reason_of(error))
     return Subject(label, name, model, sides, cost.parameters, cost.macs)
-
-
-def is_file(text: str) -> bool:
-    """Whether a text means a run or a file of weights."""
-    return Path(text).exists() or text.endswith(".safetensors") or text.startswith((".", "/", "~"))
 
 
 def open_given(path: Path) -> tuple[str, str, nn.Module, tuple[int, int]]:
