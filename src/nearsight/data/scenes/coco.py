@@ -1,8 +1,10 @@
 """COCO's json files: boxes, polygons, run lengths and crowds."""
 
+import gc
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -71,13 +73,27 @@ def open_coco(tree: Tree, files: Mapping[str, str], task: str, background: bool 
     Raises:
         ValueError: A file is not what COCO's files are, or images are missing.
     """
-    contents = {split: load_json(tree, path) for split, path in files.items()}
-    names = category_names(tree.title, contents)
-    read = {
-        split: read_annotations(tree, files[split], split, contents.pop(split), by_id) for split, by_id in names.items()
-    }
+    with no_collection():
+        contents = {split: load_json(tree, path) for split, path in files.items()}
+        names = category_names(tree.title, contents)
+        read = {
+            split: read_annotations(tree, files[split], split, contents.pop(split), by_id)
+            for split, by_id in names.items()
+        }
     classes = tuple(dict.fromkeys(name for by_id in names.values() for name in by_id.values()))
     return assemble(tree, "coco", read, classes, task, background)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Leave Python's search for cycles off: it would go through millions of lists again and again, and find none."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def assemble(

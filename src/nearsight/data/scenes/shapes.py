@@ -20,6 +20,7 @@ MOST = 6  # shapes in a picture
 EMPTY = 0.04  # share of pictures without any
 RADII = (0.07, 0.24)  # of a shape, as a share of the picture's side
 VISIBLE = 0.6  # share of a shape that others must leave uncovered
+SMALLEST = 12  # pixels of a shape
 TRIES = 20  # to find a place for a shape
 FINE = 4  # pixels that a pixel is drawn with, in each direction
 
@@ -144,8 +145,8 @@ def place_shape(
         centre = random.uniform(0.7 * radius, width - 0.7 * radius), random.uniform(0.7 * radius, height - 0.7 * radius)
         cover = rasterise(OUTLINES[name], turn(random, radius), centre, size)
         mask = cover >= 0.5
-        seen = [int(((owner == other) & ~mask).sum()) for other in range(len(totals))]
-        if mask.sum() >= 12 and all(left >= VISIBLE * total for left, total in zip(seen, totals, strict=True)):
+        left = np.bincount(owner[~mask] + 1, minlength=len(totals) + 1)[1:]  # what would still be seen of the others
+        if mask.sum() >= SMALLEST and (left >= VISIBLE * np.array(totals)).all():
             return cover
     return None
 
@@ -162,12 +163,16 @@ def rasterise(
     outlines: tuple[Points, ...], matrix: Points, centre: tuple[float, float], size: tuple[int, int]
 ) -> Pixels:
     """How much of each pixel an outline covers `[H, W]`, without its hole."""
-    fine = Image.new("L", (size[1] * FINE, size[0] * FINE))
+    placed = [points @ matrix.T + centre for points in outlines]
+    left, top = np.maximum(0, np.floor(placed[0].min(axis=0)).astype(int) - 1)
+    right, bottom = np.minimum(size[::-1], np.ceil(placed[0].max(axis=0)).astype(int) + 2)
+    fine = Image.new("L", (int(right - left) * FINE, int(bottom - top) * FINE))  # only the part that it may cover
     draw = ImageDraw.Draw(fine)
-    for points, ink in zip(outlines, (255, 0), strict=False):
-        places = (points @ matrix.T + centre) * FINE
-        draw.polygon([(float(x), float(y)) for x, y in places], fill=ink)
-    return np.asarray(fine.reduce(FINE), dtype=np.float32) / np.float32(255)
+    for points, ink in zip(placed, (255, 0), strict=False):
+        draw.polygon([(float(x), float(y)) for x, y in (points - (left, top)) * FINE], fill=ink)
+    cover = np.zeros(size, dtype=np.float32)
+    cover[top:bottom, left:right] = np.asarray(fine.reduce(FINE), dtype=np.float32) / np.float32(255)
+    return cover
 
 
 def draw_ground(random: np.random.Generator, size: tuple[int, int]) -> Pixels:
