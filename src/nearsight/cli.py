@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from . import __version__
+from .commands.app import app as open_app
 from .commands.bench import bench
 from .commands.compare import compare
 from .commands.data import data_app
@@ -35,6 +36,7 @@ app.command("eval")(evaluate)
 app.command()(predict)
 app.command()(explain)
 app.command()(probe)
+app.command("app")(open_app)
 app.command()(export)
 app.command()(compare)
 app.command()(bench)

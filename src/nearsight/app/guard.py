@@ -1,0 +1,210 @@
+"""What stands between the network and the page: who may come in, what may go out."""
+
+import base64
+import binascii
+import hmac
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from .uploads import MOST_BYTES
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
+MOST_BODY = MOST_BYTES + 2**20  # a file and what is around it
+MOST_MESSAGE = 2**18  # what the page sends about a click or a choice
+# Everything comes from here; Gradio's own scripts are inline and make functions of text.
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; "
+    "object-src 'none'; base-uri 'self'; frame-ancestors 'none'; form-action 'self'"
+)
+HEADERS = {
+    b"content-security-policy": POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"x-frame-options": b"DENY",
+}
+# What Gradio's page would fetch from elsewhere: fonts, and a script for pages inside other pages.
+OUTSIDE = re.compile(rb"<(?:link|meta)\b[^>]*https?://[^>]*>|<script\b[^>]*src=\"https?://[^>]*>\s*</script>")
+
+
+class Guard:
+    """Asks for the password, refuses foreign host names and large bodies, and keeps the page from calling others.
+
+    Args:
+        app: What is guarded.
+        password: None lets everybody in who reaches the port.
+        hosts: Names under which the page may be asked for; None allows all (then there is a password).
+        folder: Where uploads lie; messages may name no other file.
+    """
+
+    def __init__(self, app: App, password: str | None, hosts: frozenset[str] | None, folder: Path):
+        self.app = app
+        self.password = password
+        self.hosts = hosts
+        self.folder = folder.resolve()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # the page needs no web sockets
+        headers = dict(scope["headers"])
+        if self.hosts is not None and host_name(headers.get(b"host", b"")) not in self.hosts:
+            await refuse(send, 403, "This page is for this machine alone; open it as http://127.0.0.1.")
+        elif self.password is not None and not knows(headers.get(b"authorization", b""), self.password):
+            ask = [(b"www-authenticate", b'Basic realm="Nearsight: any name, and the password", charset="UTF-8"')]
+            await refuse(send, 401, "The password is missing or wrong.", ask)
+        elif "/proxy=" in scope["path"]:
+            await refuse(send, 404, "There is nothing here.")
+        elif length_of(headers) > MOST_BODY:
+            await refuse(send, 413, f"That is too large; {MOST_BYTES // 2**20} MB are the most.")
+        elif scope["method"] == "POST" and not scope["path"].endswith("/upload"):
+            await self.pass_message(scope, receive, send)
+        else:
+            await self.app(uncompressed(scope), counted(receive), Outgoing(send))
+
+    async def pass_message(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a message through that names no file but uploads. Gradio would take any path or address, and open it."""
+        body = b""
+        more = True
+        while more and len(body) <= MOST_MESSAGE:
+            part = await receive()
+            body += part.get("body", b"")
+            more = part["type"] == "http.request" and part.get("more_body", False)
+        try:
+            allowed = len(body) <= MOST_MESSAGE and (not body or all(map(self.is_upload, paths_in(json.loads(body)))))
+        except (ValueError, RecursionError):
+            allowed = False
+        if not allowed:
+            await refuse(send, 403, "That file was not uploaded here; drop an image on the page.")
+            return
+        await self.app(scope, replayed(body, receive), Outgoing(send))
+
+    def is_upload(self, path: Any) -> bool:
+        """Whether a path leads to a file in the folder of uploads."""
+        try:
+            return isinstance(path, str) and Path(path).resolve().is_relative_to(self.folder)
+        except (OSError, ValueError, RuntimeError):
+            return False
+
+
+def paths_in(message: Any) -> Iterator[Any]:
+    """Whatever stands under `path` anywhere in a message."""
+    if isinstance(message, dict):
+        for key, value in message.items():
+            if key == "path" and value is not None:
+                yield value
+            yield from paths_in(value)
+    elif isinstance(message, list):
+        for value in message:
+            yield from paths_in(value)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A body that was read already, then whatever comes."""
+    given = False
+
+    async def take() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return take
+
+
+def uncompressed(scope: Scope) -> Scope:
+    """A request for a page, without asking for compression: pages are looked through on their way out."""
+    if scope["path"] != "/":
+        return scope
+    return {**scope, "headers": [pair for pair in scope["headers"] if pair[0].lower() != b"accept-encoding"]}
+
+
+def host_name(value: bytes) -> str:
+    """The name in a Host header, without the port."""
+    text = value.decode("latin-1").lower()
+    return text[1:].partition("]")[0] if text.startswith("[") else text.rpartition(":")[0] or text
+
+
+def knows(authorization: bytes, password: str) -> bool:
+    """Whether a header has the password, under any name."""
+    kind, _, value = authorization.partition(b" ")
+    if kind.lower() != b"basic":
+        return False
+    try:
+        given = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return hmac.compare_digest(given.partition(b":")[2], password.encode())
+
+
+def length_of(headers: dict[bytes, bytes]) -> int:
+    """The length that a request says it has."""
+    text = headers.get(b"content-length", b"0")
+    return int(text) if text.isdigit() else 0
+
+
+def counted(receive: Receive) -> Receive:
+    """The body as it comes, cut off where it becomes too large without having said so."""
+    total = 0
+
+    async def take() -> Message:
+        nonlocal total
+        message = await receive()
+        total += len(message.get("body", b""))
+        if total > MOST_BODY:
+            return {"type": "http.disconnect"}
+        return message
+
+    return take
+
+
+async def refuse(send: Send, status: int, sentence: str, extra: list[tuple[bytes, bytes]] | None = None) -> None:
+    """Answer with a sentence."""
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS.items(), *(extra or [])]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": sentence.encode()})
+
+
+class Outgoing:
+    """Adds headers to answers, and takes what points elsewhere out of pages."""
+
+    def __init__(self, send: Send):
+        self.send = send
+        self.start: Message | None = None  # of a page, held back until its new length is known
+        self.body = b""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [pair for pair in message["headers"] if pair[0].lower() not in HEADERS]
+            message["headers"] = [*headers, *HEADERS.items()]
+            if dict(headers).get(b"content-type", b"").startswith(b"text/html"):
+                self.start = message
+                return
+        elif self.start is not None:
+            self.body += message.get("body", b"")
+            if message.get("more_body"):
+                return
+            await self.send_page()
+            return
+        await self.send(message)
+
+    async def send_page(self) -> None:
+        """The page without what it would fetch from elsewhere."""
+        assert self.start is not None
+        body = OUTSIDE.sub(b"", self.body)
+        headers = [pair for pair in self.start["headers"] if pair[0].lower() != b"content-length"]
+        self.start["headers"] = [*headers, (b"content-length", str(len(body)).encode())]
+        await self.send(self.start)
+        await self.send({"type": "http.response.body", "body": body})

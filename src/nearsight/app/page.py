@@ -1,0 +1,241 @@
+"""The page: what stands where, and which hand does what."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from .desk import Choice, Desk
+from .markup import file_uri, notice
+from .samples import DRAWN, sample
+from .tiles import FIRST, METHODS
+
+NOTHING = "none"
+OWN = "own size"
+SIDES = (OWN, "32", "64", "96", "128", "160", "224")
+HEADS = ("mean of all", *(str(number) for number in range(1, 9)))
+START = "Click anywhere on the picture: the models show what they do there."
+SAVE = """(uri) => { if (uri) { const link = document.createElement("a"); link.href = uri;
+  link.download = "nearsight.png"; document.body.appendChild(link); link.click(); link.remove(); } }"""
+HEADER = """<div class="ns-header"><div class="ns-eye" aria-hidden="true"></div><div><h1>Nearsight</h1>
+<p>See what a vision model sees. Choose a picture, click on it, and compare two models at that place.</p></div></div>"""
+
+
+def look() -> dict[str, Any]:
+    """Colours, fonts (of the machine that looks: none is fetched) and layout."""
+    fonts = ["ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
+    mono = ["ui-monospace", "SF Mono", "Consolas", "DejaVu Sans Mono", "monospace"]
+    theme = gr.themes.Base(primary_hue="emerald", neutral_hue="slate", font=fonts, font_mono=mono)
+    style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+    return {"theme": theme, "head": f"<style>{style}</style>"}  # as `css` it could not reach the page's own frame
+
+
+def make_page(sources: list[str], folder: Path) -> gr.Blocks:
+    """The page with these models to choose from; uploads pass through the folder."""
+    desk = Desk(sources)
+    with gr.Blocks(title="Nearsight", analytics_enabled=False, fill_width=True, delete_cache=(600, 1800)) as page:
+        build(page, Hands(desk, folder), sources)
+    return page
+
+
+def build(page: gr.Blocks, hands: "Hands", sources: list[str]) -> None:
+    """Lay the page out and connect it."""
+    start = Choice(first=sources[0], second=sources[1] if len(sources) > 1 else None)
+    choice = gr.State(asdict(start))
+    gr.HTML(HEADER, elem_id="ns-top", padding=False)
+    said = gr.HTML(notice(START), elem_id="ns-said", padding=False)
+    with gr.Row(elem_id="ns-desk", equal_height=False):
+        with gr.Column(min_width=280, elem_id="ns-pick"):
+            shown = gr.Image(
+                type="pil", interactive=False, show_label=False, buttons=[], elem_id="ns-picture", container=False
+            )
+            gallery = gr.Gallery(
+                [(sample(name).resize((144, 144)), name) for name in DRAWN],
+                columns=5,
+                allow_preview=False,
+                show_label=False,
+                buttons=[],
+                elem_id="ns-samples",
+                interactive=False,
+            )
+            upload = gr.File(show_label=False, file_count="single", height=64, elem_id="ns-upload")
+            with gr.Row():
+                first = gr.Dropdown(sources, value=start.first, label="Model", min_width=120, elem_id="ns-first")
+                choices = [NOTHING, *sources]
+                second = gr.Dropdown(
+                    choices, value=start.second or NOTHING, label="Beside it", min_width=120, elem_id="ns-second"
+                )
+        with gr.Column(min_width=280, elem_id="ns-results"):
+            left = gr.HTML(elem_id="ns-model-1", padding=False)
+            right = gr.HTML(elem_id="ns-model-2", padding=False)
+        with gr.Column(min_width=280, elem_id="ns-controls"):
+            with gr.Row():
+                first_layer = gr.Dropdown([], label="Layer", min_width=120, elem_id="ns-first-layer")
+                second_layer = gr.Dropdown([], label="Layer beside", min_width=120, elem_id="ns-second-layer")
+            with gr.Row():
+                head = gr.Dropdown(
+                    list(HEADS), value=HEADS[0], label="Attention head", min_width=120, elem_id="ns-head"
+                )
+                side = gr.Dropdown(list(SIDES), value=OWN, label="Pixels seen", min_width=120, elem_id="ns-side")
+            methods = gr.CheckboxGroup(list(METHODS), value=list(FIRST), label="Show", elem_id="ns-methods")
+            save = gr.Button("Download the figure", variant="primary", elem_id="ns-save")
+            link = gr.Textbox(visible=False, elem_id="ns-link")
+    connect(
+        page,
+        hands,
+        dict(choice=choice, said=said, shown=shown, gallery=gallery, upload=upload, save=save, link=link),
+        dict(first=first, second=second, side=side, first_layer=first_layer, second_layer=second_layer, head=head),
+        methods,
+        [left, right],
+    )
+
+
+def connect(
+    page: gr.Blocks, hands: "Hands", parts: dict[str, Any], boxes: dict[str, Any], methods: Any, models: list[Any]
+) -> None:
+    """Which hand answers what."""
+    choice, shown, said = parts["choice"], parts["shown"], parts["said"]
+    everything = [choice, said, shown, *models, boxes["first_layer"], boxes["second_layer"]]
+    quick = [choice, said, shown, *models]
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+    page.load(hands.start, [choice], everything, **quiet)
+    parts["gallery"].select(hands.pick, [choice], everything, **quiet)
+    parts["upload"].upload(hands.take, [choice, parts["upload"]], [*everything, parts["upload"]], **quiet)
+    shown.select(hands.click, [choice], quick, **quiet)
+    settings = [boxes[name] for name in ("first", "second", "side", "first_layer", "second_layer", "head")]
+    for name in ("first", "second", "side"):
+        boxes[name].input(hands.change, [choice, *settings, methods], everything, **quiet)
+    for box in (boxes["first_layer"], boxes["second_layer"], boxes["head"], methods):
+        box.input(hands.change_view, [choice, *settings, methods], quick, **quiet)
+    parts["save"].click(hands.save, [choice], [said, parts["link"]], **quiet).then(
+        None, [parts["link"]], None, js=SAVE, api_visibility="private"
+    )
+
+
+class Hands:
+    """What the page calls; each answers with what is to be put into the page."""
+
+    def __init__(self, desk: Desk, folder: Path):
+        self.desk = desk
+        self.folder = folder
+
+    def start(self, state: dict[str, Any]) -> list[Any]:
+        """Somebody opened the page."""
+        return self.all_of(restored(state), START)
+
+    def pick(self, state: dict[str, Any], event: gr.SelectData) -> list[Any]:
+        """A sample was chosen."""
+        name = list(DRAWN)[int(event.index)]
+        return self.all_of(replace(restored(state), picture=f"sample:{name}", place=None), START)
+
+    def take(self, state: dict[str, Any], file: str | None) -> list[Any]:
+        """A file was given; what it can't be is said on the page, and the old picture stays."""
+        choice = restored(state)
+        if file is None:
+            return [*self.all_of(choice, START), None]
+        try:
+            key = self.read_and_remove(uploaded(file, self.folder))
+        except ValueError as error:
+            return [gr.skip(), notice(str(error), bad=True), *[gr.skip()] * 5, None]
+        return [*self.all_of(replace(choice, picture=key, place=None), START), None]
+
+    def read_and_remove(self, path: Path) -> str:
+        """Keep the picture of an upload in memory alone."""
+        try:
+            return self.desk.take(path)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def click(self, state: dict[str, Any], event: gr.SelectData) -> list[Any]:
+        """A place of the picture was clicked."""
+        choice = restored(state)
+        try:
+            choice = self.desk.click(choice, float(event.index[0]), float(event.index[1]))
+        except ValueError as error:
+            return [gr.skip(), notice(str(error), bad=True), *[gr.skip()] * 3]
+        return self.view_of(choice, START)
+
+    def change(self, state: dict[str, Any], *settings: Any) -> list[Any]:
+        """Other models, or another size."""
+        return self.all_of(changed(restored(state), *settings), START)
+
+    def change_view(self, state: dict[str, Any], *settings: Any) -> list[Any]:
+        """Another layer or head, other methods."""
+        return self.view_of(changed(restored(state), *settings), START)
+
+    def save(self, state: dict[str, Any]) -> list[Any]:
+        """The figure is wanted."""
+        try:
+            return [notice(START), file_uri(self.desk.figure(restored(state)))]
+        except ValueError as error:
+            return [notice(str(error), bad=True), ""]
+
+    def view_of(self, choice: Choice, sentence: str) -> list[Any]:
+        """Choice, sentence, picture and both models."""
+        try:
+            shown = self.desk.shown(choice)
+        except ValueError as error:
+            return [asdict(choice), notice(str(error), bad=True), gr.skip(), *blocks_of(self.desk, choice)]
+        return [asdict(choice), notice(sentence), shown, *blocks_of(self.desk, choice)]
+
+    def all_of(self, choice: Choice, sentence: str) -> list[Any]:
+        """The same, and the layers to choose from."""
+        return [*self.view_of(choice, sentence), *(self.layer_box(*model, choice) for model in both(choice))]
+
+    def layer_box(self, source: str | None, wanted: str | None, choice: Choice) -> Any:
+        """The layers of a model to choose from."""
+        if source is None:
+            return gr.Dropdown(choices=[], value=None, visible=False)
+        layers = self.desk.layers(source, choice)
+        names = [name for _, name in layers]
+        value = wanted if wanted in names else names[len(names) // 2] if names else None
+        return gr.Dropdown(choices=layers, value=value, visible=True)
+
+
+def uploaded(file: str, folder: Path) -> Path:
+    """A file that was uploaded. Gradio takes any path from a program that calls it; only the page's folder is ours."""
+    path = Path(file).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise ValueError("That file was not uploaded here; drop an image on the page.")
+    return path
+
+
+def both(choice: Choice) -> list[tuple[str | None, str | None]]:
+    """Both models and their layers; of the second there may be none."""
+    return [(choice.first, choice.first_layer), (choice.second, choice.second_layer)]
+
+
+def blocks_of(desk: Desk, choice: Choice) -> list[str]:
+    """HTML of both models; empty for the second if there is none."""
+    blocks = desk.blocks(choice)
+    return [*blocks, *[""] * (2 - len(blocks))]
+
+
+def restored(state: dict[str, Any]) -> Choice:
+    """The choice of a visitor, as it was kept."""
+    place = state["place"]
+    return Choice(**{**state, "place": tuple(place) if place else None, "methods": tuple(state["methods"])})
+
+
+def changed(
+    choice: Choice,
+    first: str,
+    second: str | None,
+    side: str | None,
+    first_layer: str | None,
+    second_layer: str | None,
+    head: str | None,
+    methods: list[str],
+) -> Choice:
+    """The choice with the settings of the boxes."""
+    return replace(
+        choice,
+        first=first,
+        second=None if second in (None, NOTHING) else second,
+        side=None if side in (None, OWN) else int(side),
+        first_layer=first_layer if first == choice.first else None,
+        second_layer=second_layer if second == choice.second else None,
+        head=None if head in (None, HEADS[0]) else int(head) - 1,
+        methods=tuple(name for name in METHODS if name in methods),
+    )

@@ -1,0 +1,116 @@
+"""A page on a port of this machine, and a browser to look at it with."""
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nearsight.app.serve import free_port, page_server
+from nearsight.train.build import build
+from nearsight.train.recipe import ModelChoice
+from nearsight.trained import save_trained
+
+SOURCES = ["swin_nano", "iddwnet_nano", "lit_nano"]
+ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@contextmanager
+def running(sources: list[str], password: str | None = None) -> Iterator[str]:
+    """The address of a page that runs."""
+    port = free_port("127.0.0.1", None)
+    with page_server(sources, "127.0.0.1", port, password) as server:
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        limit = time.monotonic() + 60
+        while not server.started and time.monotonic() < limit:
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+        server.should_exit = True
+        thread.join(20)
+
+
+@pytest.fixture(scope="session")
+def called() -> list[Any]:
+    """Where this process connected to while the page ran, filled by `address`."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def address(called: list[Any]) -> Iterator[str]:
+    """The page with three models."""
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    connect = socket.socket.connect
+
+    def watched(self: socket.socket, where: Any) -> Any:
+        called.append(where)
+        return connect(self, where)
+
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(socket.socket, "connect", watched)
+        yield stack.enter_context(running(SOURCES))
+
+
+@pytest.fixture
+def guarded() -> Iterator[str]:
+    """The page behind a password."""
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    with running(["lit_nano"], "correct horse battery") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run; one of its classes has a name that would be HTML."""
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    torch.manual_seed(0)
+    built = build(ModelChoice(name="localvit_nano"), classes=3)
+    save_trained(built, "classify", ("one", "two", "<b>seven"), folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("there is no Chromium to look at the page with")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def open_page(browser: Any, address: str) -> Iterator[Open]:
+    """Opens the page at a width; whatever it complains about or asks for elsewhere fails the test."""
+    pages: list[tuple[Any, list[str], list[str]]] = []
+
+    def make(width: int = 1400, scheme: str = "light") -> Any:
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        said: list[str] = []
+        asked: list[str] = []
+        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(address)
+        page.wait_for_selector("#ns-model-1 .ns-tile img", timeout=60_000)
+        page.wait_for_selector("#ns-picture img")
+        pages.append((page, said, asked))
+        return page
+
+    yield make
+    for page, said, asked in pages:
+        page.close()
+        assert said == []
+        assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []

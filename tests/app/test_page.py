@@ -1,0 +1,108 @@
+"""The page in a real browser: clicks, models, uploads, download, wide and narrow."""
+
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+Open = Callable[..., Any]
+TILE = "#ns-model-1 .ns-tile img"
+
+
+def click(page: Any, x: float, y: float) -> None:
+    """Click on the picture at shares of its width and height."""
+    picture = page.locator("#ns-picture img")
+    box = picture.bounding_box()
+    picture.click(position={"x": x * box["width"], "y": y * box["height"]})
+
+
+def after(page: Any, act: Callable[[], None], selector: str = TILE) -> str:
+    """What a tile shows after something was done."""
+    before = page.locator(selector).first.get_attribute("src")
+    act()
+    page.wait_for_function(
+        "([place, old]) => document.querySelector(place) && document.querySelector(place).src !== old",
+        arg=[selector, before],
+        timeout=30_000,
+    )
+    return str(page.locator(selector).first.get_attribute("src"))
+
+
+def choose(page: Any, box: str, option: str) -> None:
+    """Choose from a drop-down list."""
+    page.locator(f"#{box} input").click()
+    page.get_by_role("option", name=option, exact=True).click()
+
+
+def test_a_click_changes_what_both_models_show(open_page: Open) -> None:
+    page = open_page()
+    assert page.locator("#ns-model-1 h3").inner_text() == "swin_nano"
+    assert page.locator("#ns-model-2 h3").inner_text() == "iddwnet_nano"
+    assert "weights are random" in page.locator("#ns-model-1 .ns-note").inner_text()
+    first = after(page, lambda: click(page, 0.3, 0.35))
+    kernels = page.locator("#ns-model-2 .ns-tile img").nth(1).get_attribute("src")
+    second = after(page, lambda: click(page, 0.8, 0.8))
+    assert first != second
+    assert page.locator("#ns-model-2 .ns-tile img").nth(1).get_attribute("src") != kernels
+    assert page.evaluate("[...document.querySelectorAll('.ns-tile img')].every(i => i.naturalWidth > 100 && i.alt)")
+    start = time.monotonic()
+    after(page, lambda: click(page, 0.5, 0.2))
+    assert time.monotonic() - start < 10  # half a second when nothing else runs; see docs/app.md
+
+
+def test_models_layers_methods_and_samples(open_page: Open) -> None:
+    page = open_page()
+    after(page, lambda: choose(page, "ns-first", "lit_nano"))
+    assert page.locator("#ns-model-1 h3").inner_text() == "lit_nano"
+    titles = page.locator("#ns-model-1 figcaption b").all_inner_texts()
+    assert "Sampling points" in titles
+    choose(page, "ns-second", "none")
+    page.wait_for_selector("#ns-model-2 .ns-model", state="detached")
+    after(page, lambda: page.locator("#ns-samples button").nth(1).click())
+    after(page, lambda: choose(page, "ns-first-layer", "stage 3, block 1"))
+    assert "layer 3.1" in page.locator("#ns-model-1 figcaption span").first.inner_text()
+    page.get_by_label("Receptive field").uncheck()
+    page.wait_for_function("!document.querySelector('#ns-model-1').innerText.includes('Receptive field')")
+
+
+def test_an_image_of_ones_own_and_what_is_none(open_page: Open, tmp_path: Path) -> None:
+    page = open_page()
+    good, bomb, program = tmp_path / "mine.png", tmp_path / "bomb.png", tmp_path / "tool.jpg"
+    Image.effect_mandelbrot((300, 200), (-2, -1, 1, 1), 60).save(good)
+    Image.new("1", (20_000, 20_000)).save(bomb)  # 400 million pixels in some kilobytes
+    program.write_bytes(b"\x7fELF" + bytes(5000))
+    upload = page.locator("#ns-upload input[type=file]")
+    after(page, lambda: upload.set_input_files(good))
+    kept = page.locator(TILE).first.get_attribute("src")
+    for file, words in ((bomb, "40 million are the most"), (program, "it holds no image")):
+        page.locator("#ns-upload input[type=file]").set_input_files(file)
+        page.wait_for_selector(f"#ns-said .ns-problem:has-text('{words}')", timeout=30_000)
+        assert page.locator("#ns-said").inner_text().startswith(file.name)
+    assert page.locator(TILE).first.get_attribute("src") == kept
+    after(page, lambda: click(page, 0.2, 0.3))
+    assert page.locator("#ns-said .ns-problem").count() == 0
+
+
+def test_the_figure_is_downloaded(open_page: Open) -> None:
+    page = open_page()
+    after(page, lambda: click(page, 0.4, 0.4))
+    with page.expect_download(timeout=30_000) as waiting:
+        page.get_by_role("button", name="Download the figure").click()
+    download = waiting.value
+    assert download.suggested_filename == "nearsight.png"
+    with Image.open(io.BytesIO(Path(download.path()).read_bytes())) as figure:
+        assert figure.format == "PNG" and figure.width > 800
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_it_whole(open_page: Open, scheme: str) -> None:
+    page = open_page(390, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    after(page, lambda: click(page, 0.6, 0.6))
+    picture = page.locator("#ns-picture img").bounding_box()
+    tile = page.locator(TILE).first.bounding_box()
+    assert picture["width"] > 320 and tile["width"] > 140 and tile["y"] > picture["y"]
