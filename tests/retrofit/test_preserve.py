@@ -182,6 +182,41 @@ def test_other_models_and_parts_are_refused_in_a_sentence() -> None:
         localize(vit, ffn=LocalityFfn(depthwise_first=True))
 
 
+SLIM = {"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3}
+VARIANTS = [
+    ("eva02_tiny_patch14_224", SLIM),  # SwiGLU, biases of queries and values
+    ("eva02_base_patch14_224", SLIM),  # separate layers for queries, keys and values
+    ("vit_giant_patch14_dinov2", SLIM),  # packed SwiGLU
+    ("vit_tiny_r_s16_p8_224", {"embed_dim": 48, "depth": 2, "num_heads": 3}),  # a ConvNet in front
+    ("vit_base_patch16_clip_224", SLIM),  # a norm in front of the blocks
+    ("swin_s3_tiny_224", {"embed_dim": 24, "depths": (1, 1), "num_heads": (2, 4), "window_size": (4, 2)}),
+    ("twins_pcpvt_small", {"embed_dims": (16, 32), "depths": (1, 1), "num_heads": (1, 2), "sr_ratios": (2, 1)}),
+    ("pvt_v2_b2_li", {"embed_dims": (16, 32), "depths": (1, 1), "num_heads": (1, 2)}),  # pooled keys
+]
+
+
+@pytest.mark.parametrize(("name", "small"), VARIANTS, ids=[name for name, _ in VARIANTS])
+def test_variants_of_the_families(name: str, small: dict[str, object]) -> None:
+    import timm
+
+    sized = {} if name.startswith("pvt") else {"img_size": 64}
+    model = timm.create_model(name, num_classes=3, **small, **sized).eval()
+    qkv = {} if name.startswith(("pvt", "twins_pc", "eva02_base")) else {"qkv": "life"}
+    local = localize(model, ffn="localvit", mixer="depthwise", **qkv)
+    images = pictures(2, (64, 64))
+    with torch.no_grad():
+        assert torch.equal(local(images), model(images))
+
+
+def test_blocks_without_the_usual_layers_are_refused() -> None:
+    """Blocks that run attention and MLP side by side through one layer have no place of their own for a part."""
+    from timm.models.vision_transformer import ParallelScalingBlock, VisionTransformer
+
+    model = VisionTransformer(img_size=32, **SLIM, block_fn=ParallelScalingBlock)
+    with pytest.raises(ValueError, match="has no blocks that a local part fits into"):
+        localize(model, ffn="localvit")
+
+
 def test_batches_in_half_precision_and_training_mode_stay() -> None:
     model = fresh(named("ViT")).to(torch.bfloat16).train()
     local = localize(model, ffn="localvit", mixer="depthwise")

@@ -143,7 +143,7 @@ def test_entries_of_a_comparison() -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_trained_from_the_command_line_and_resumed(tmp_path: Path) -> None:
     """Train a plain model, localize it from its run, and open, export and continue the result."""
     small = [

@@ -18,7 +18,8 @@ class Choice:
     """Which parts go where.
 
     Attributes:
-        ffn: A feed-forward part, by name or as a value; None leaves the slot as it is. The same for the others.
+        ffn: A feed-forward part, by name or as a value; None leaves the slot as it is. Of a model of ours without
+            `preserve`, also a tuple with one for each stage. The same for the others.
         qkv: What makes queries, keys and values.
         mixer: What exchanges between positions.
         merge: What merges tokens between stages.
@@ -42,9 +43,10 @@ class Choice:
             raise ValueError("localize() was given no part; give ffn, qkv, mixer or merge, such as ffn='localvit'.")
         if not isinstance(self.preserve, bool):
             raise ValueError(f"preserve={self.preserve!r} is neither true nor false.")
-        for slot, part in self.parts().items():
-            if not isinstance(part, (str, SLOT_TYPES[slot])):
-                raise ValueError(f"{slot}={part!r} is no part for this slot; give a name or a {slot} part.")
+        for slot, given in self.parts().items():
+            for part in given if isinstance(given, tuple) else (given,):
+                if not part or not isinstance(part, (str, SLOT_TYPES[slot])):
+                    raise ValueError(f"{slot}={part!r} is no part for this slot; give a name or a {slot} part.")
         if self.layers not in ("all", "low"):
             object.__setattr__(self, "layers", read_layers(self.layers))
 
@@ -100,11 +102,22 @@ class Choice:
         return cls.from_json(values)
 
     def __str__(self) -> str:
-        named = {slot: part if isinstance(part, str) else type(part).__name__ for slot, part in self.parts().items()}
+        named = {slot: shown(part) for slot, part in self.parts().items()}
         parts = [f"{slot}={name}" for slot, name in named.items()]
         layers = self.layers if isinstance(self.layers, str) else ",".join(map(str, self.layers))
         settings = ([] if layers == "all" else [f"layers={layers}"]) + ([] if self.preserve else ["preserve=false"])
         return ",".join(parts + settings)
+
+
+def shown(part: Any) -> str:
+    """A part that is no name, in a word."""
+    return (
+        "+".join(map(shown, part))
+        if isinstance(part, tuple)
+        else part
+        if isinstance(part, str)
+        else type(part).__name__
+    )
 
 
 @dataclass(frozen=True)

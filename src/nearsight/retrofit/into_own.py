@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..lattice import Grid
 from ..models.backbone import Backbone
 from ..models.names import PARTS, Context
-from ..models.options import SLOT_TYPES, choose
+from ..models.options import SLOT_TYPES, choose, spread
 from ..models.spec import BackboneSpec
 from ..parts import GatherBroadcast, Life, LinearQkv, LocalityFfn, Squeezed
 from ..parts.feedforward import GatedMlpModule, LocalityFfnModule, MlpModule
@@ -202,7 +202,8 @@ def changed_spec(
         context = Context(spec, index)
         inside = [number for number in numbers if first <= number < first + stage.depth]
         for slot, given in choice.parts().items():
-            part = choose(slot, given, PARTS[slot], SLOT_TYPES[slot], context)
+            wish = spread(slot, given, len(spec.stages))[index] if isinstance(given, tuple) else given
+            part = choose(slot, wish, PARTS[slot], SLOT_TYPES[slot], context)
             if slot == "merge":
                 if stage.merge is not None and first in numbers:
                     stage = replace(stage, merge=part)

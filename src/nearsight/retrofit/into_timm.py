@@ -76,7 +76,7 @@ def fill_slot(
         if site.number not in numbers:
             continue
         try:
-            part = choose_part(slot, given, site)
+            part = choose_part(slot, given, site, choice.preserve)
             if placed is None and choice.preserve:
                 check_use(site, part)
             taken += put(site, part, choice.preserve)
@@ -95,13 +95,15 @@ def check_use(site: Any, part: Any) -> None:
         raise NoPlace("behind the last layer the head reads the class token, and nothing would come of its patches")
 
 
-def choose_part(slot: str, given: Any, site: Any) -> Any:
+def choose_part(slot: str, given: Any, site: Any, preserve: bool) -> Any:
     """The part that a name stands for in a block, or the part itself; a part that has no form here is refused."""
+    if isinstance(given, tuple):
+        raise ValueError(f"{slot} was given {len(given)} parts, but a model of timm takes one for all of its layers.")
     if slot == "mixer" and given == "squeezed":
         return Squeezed()
     named = {name: PARTS[slot][name] for name in NAMES[slot]}
     part = choose(slot, given, named, SLOT_TYPES[slot], site)
-    if not isinstance(part, KINDS[slot]):
+    if not isinstance(part, KINDS[slot]) and (preserve or slot != "mixer"):  # any mixer can replace attention
         kinds = ", ".join(kind.__name__ for kind in KINDS[slot])
         raise ValueError(f"{type(part).__name__} is no part that localize() can put into a model; it knows {kinds}.")
     return part

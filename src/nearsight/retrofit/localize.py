@@ -19,7 +19,7 @@ Model = TypeVar("Model", bound=nn.Module)
 def localize(
     model: Model,
     *,
-    ffn: str | Ffn | None = None,
+    ffn: str | Ffn | tuple[str | Ffn, ...] | None = None,
     qkv: str | Qkv | None = None,
     mixer: str | Mixer | None = None,
     merge: str | Merge | None = None,
@@ -35,7 +35,8 @@ def localize(
 
     Args:
         model: Takes images `[B, C, H, W]`.
-        ffn: `localvit` or `bigate`, or a part such as `LocalityFfn(kernel=5)`.
+        ffn: `localvit` or `bigate`, or a part such as `LocalityFfn(kernel=5)`; for a model of ours without `preserve`,
+            also a tuple with one for each stage.
         qkv: `life`, or a `Life`.
         mixer: `depthwise`, `dynamic_depthwise`, `inhomogeneous_depthwise`, `gather_broadcast`, `squeezed`, or a part.
         merge: `deformable`, or a `DeformableMerge`.

@@ -1,8 +1,8 @@
 """Which part fits which host, found by doing it."""
 
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .choice import localized_of
 from .examples import EXAMPLES, Example
 from .localize import localize
 
@@ -58,7 +59,7 @@ class Cell:
 
 
 def measure_cells(families: Iterable[str] = (), parts: Iterable[str] = (), *, export: bool = True) -> Iterator[Cell]:
-    """Try every part in every host, one after the other.
+    """Try every part in every host, host by host.
 
     Args:
         families: Hosts to try; none for all.
@@ -69,20 +70,32 @@ def measure_cells(families: Iterable[str] = (), parts: Iterable[str] = (), *, ex
         >>> next(measure_cells(["ViT"], ["localvit"], export=False)).preserved
         True
     """
-    families, parts = set(families), set(parts)
-    for wrong in families - {example.family for example in EXAMPLES}:
-        names = ", ".join(example.family for example in EXAMPLES)
-        raise ValueError(f"There is no host {wrong!r} in the matrix; there are {names}.")
-    for wrong in parts - {part for _, part in PARTS}:
-        raise ValueError(f"There is no part {wrong!r} in the matrix; there are {', '.join(p for _, p in PARTS)}.")
-    for example in EXAMPLES:
-        for slot, part in PARTS:
-            if (not families or example.family in families) and (not parts or part in parts):
-                yield measure_cell(example, slot, part, export=export)
+    hosts, tried = choose_cells(families, parts)
+    for example in hosts:
+        cells = [measure_cell(example, slot, part) for slot, part in tried]
+        yield from with_exports(example, cells) if export else cells
 
 
-def measure_cell(example: Example, slot: str, part: str, *, export: bool) -> Cell:
-    """Try one part in one host."""
+def number_of_cells(families: Iterable[str] = (), parts: Iterable[str] = ()) -> int:
+    """How many cells `measure_cells` measures."""
+    hosts, tried = choose_cells(families, parts)
+    return len(hosts) * len(tried)
+
+
+def choose_cells(families: Iterable[str], parts: Iterable[str]) -> tuple[list[Example], list[tuple[str, str]]]:
+    """Hosts and parts by name, all where none is named; unknown names are refused."""
+    wanted, pieces = set(families), set(parts)
+    known, named = [example.family for example in EXAMPLES], [part for _, part in PARTS]
+    for wrong in sorted(wanted - set(known)):
+        raise ValueError(f"There is no host {wrong!r} in the matrix; there are {', '.join(known)}.")
+    for wrong in sorted(pieces - set(named)):
+        raise ValueError(f"There is no part {wrong!r} in the matrix; there are {', '.join(named)}.")
+    hosts = [example for example in EXAMPLES if not wanted or example.family in wanted]
+    return hosts, [pair for pair in PARTS if not pieces or pair[1] in pieces]
+
+
+def measure_cell(example: Example, slot: str, part: str) -> Cell:
+    """Try one part in one host, without exporting it."""
     slots: dict[str, Any] = {slot: part}
     exact = is_trainable(example, slots)
     try:
@@ -91,8 +104,33 @@ def measure_cell(example: Example, slot: str, part: str, *, export: bool) -> Cel
         return Cell(example.family, slot, part, exact=exact, reason=str(error))
     preserved = all(is_same(example, slots, size) for size in dict.fromkeys((example.size, example.other)))
     trains = all(learns(local, example).values())
-    exports = is_same_in_onnx(local.eval(), example.size) if export else None
-    return Cell(example.family, slot, part, True, preserved, trains, exports, exact)
+    return Cell(example.family, slot, part, True, preserved, trains, None, exact)
+
+
+def with_exports(example: Example, cells: Sequence[Cell]) -> Iterator[Cell]:
+    """The cells of a host with what came of exporting them.
+
+    Parts of several slots go into one file: if its answers are right, each of them is. If not, each is tried alone.
+    """
+    found: dict[str, bool] = {}
+    waiting = [cell for cell in cells if cell.built]
+    while waiting:
+        together = list({cell.slot: cell for cell in reversed(waiting)}.values())  # the first of each slot
+        waiting = [cell for cell in waiting if cell not in together]
+        if exports(example, together):
+            found |= {cell.part: True for cell in together}
+        else:
+            found |= {cell.part: len(together) > 1 and exports(example, [cell]) for cell in together}
+    for cell in cells:
+        yield replace(cell, exports=found.get(cell.part))
+
+
+def exports(example: Example, cells: Sequence[Cell]) -> bool:
+    """Whether a host with these parts, trained for two steps, gives its answers as an ONNX file."""
+    slots: dict[str, Any] = {cell.slot: cell.part for cell in cells}
+    local = localize(stirred(example), **slots)
+    learns(local, example)
+    return is_same_in_onnx(local.eval(), example.size)
 
 
 @torch.no_grad()
@@ -134,7 +172,8 @@ def learns(model: nn.Module, example: Example) -> dict[str, bool]:
         logits: Tensor = answer[0] if isinstance(answer, tuple) else answer  # VOLO and distilled models have two
         F.cross_entropy(logits, torch.arange(CLASSES)).backward()
         optimizer.step()
-    new = model.localized.new
+    done = localized_of(model)
+    new = done.new if done else ()
     return {n: p.grad is not None and bool(p.grad.any()) for n, p in model.named_parameters() if n in new}
 
 

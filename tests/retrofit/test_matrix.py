@@ -1,0 +1,77 @@
+"""The matrix tells what was found, and the page in the docs is what it tells."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nearsight.cli import app
+from nearsight.retrofit.matrix import PARTS, Cell, measure_cells
+from nearsight.retrofit.matrix_page import letters, matrix_page
+
+PAGE = Path(__file__).parents[2] / "docs" / "matrix.md"
+ROW = re.compile(r"^\| (?P<family>[^|]+?) \| (?P<cells>[–·BPTEX |]+) \|$", re.MULTILINE)
+
+
+def recorded() -> dict[str, list[str]]:
+    """The letters of each host on the page."""
+    return {row["family"]: row["cells"].split(" | ") for row in ROW.finditer(PAGE.read_text(encoding="utf-8"))}
+
+
+def test_cells_are_measured_and_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that moves the answers at the start, or that can't learn, loses its letters."""
+    from nearsight.retrofit import layers
+
+    honest = next(measure_cells(["ViT"], ["localvit"], export=False))
+    assert (honest.built, honest.preserved, honest.trains, honest.exact) == (True, True, True, True)
+    monkeypatch.setattr(layers.nn.init, "zeros_", lambda tensor: tensor)  # the new kernels start at random
+    spoiled = next(measure_cells(["ViT"], ["localvit"], export=False))
+    assert spoiled.built and not spoiled.preserved
+
+
+@pytest.mark.parametrize("family", ["DeiT III", "Swin v2", "PVT v2", "Swin (ours)"])
+def test_the_page_says_what_is_found_without_exports(family: str) -> None:
+    found = [letters(cell) for cell in measure_cells([family], export=False)]
+    assert [text.replace("E", "·") if text[0] == "B" else text for text in recorded()[family]] == found
+
+
+@pytest.mark.drill
+def test_the_page_says_what_is_found() -> None:
+    assert PAGE.read_text(encoding="utf-8") == matrix_page(list(measure_cells()))
+
+
+def test_every_yes_of_the_page_is_of_a_cell_that_other_tests_cover() -> None:
+    """`test_preserve` runs over the same hosts and parts."""
+    from test_preserve import CELLS
+    from test_preserve import PARTS as TESTED
+
+    assert tuple(TESTED) == PARTS
+    covered = {(example.family, part) for example, _, part in CELLS}
+    parts = [part for _, part in PARTS]
+    promised = {
+        (f, part) for f, row in recorded().items() for part, cell in zip(parts, row, strict=True) if "P" in cell
+    }
+    assert promised == covered
+
+
+def test_letters() -> None:
+    assert letters(Cell("a", "ffn", "b", True, True, True, True, True)) == "BPTEX"
+    assert letters(Cell("a", "ffn", "b", True, True, False, None, False)) == "BP–·–"
+    assert letters(Cell("a", "ffn", "b", reason="x: y (layer 1).")) == "–––––"
+
+
+def test_the_command(tmp_path: Path) -> None:
+    runner = CliRunner()
+    words = ["matrix", "--host", "ViT", "--part", "life", "--part", "deformable", "--no-export"]
+    table = runner.invoke(app, words)
+    assert table.exit_code == 0 and "BPT·X" in table.output and "–––––" in table.output
+    cells = json.loads(runner.invoke(app, [*words, "--json"]).stdout)
+    assert [cell["part"] for cell in cells] == ["life", "deformable"]
+    assert "nothing merges" in cells[1]["reason"]
+    runner.invoke(app, [*words, "--out", str(tmp_path / "page.md")])
+    assert "| ViT | BPT·X | ––––– |" in (tmp_path / "page.md").read_text()
+    for wrong in (["--host", "ResNet"], ["--part", "x"], ["--out", "matrix.txt"]):
+        failed = runner.invoke(app, ["matrix", *wrong])
+        assert isinstance(failed.exception, ValueError)
