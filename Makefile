@@ -11,7 +11,7 @@ JOBS   ?= auto
 test: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types pytest test-timm drills test-all format catalogue clean
+.PHONY: help setup demo test lint types pytest test-timm test-oldest drills test-all format catalogue clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -46,10 +46,13 @@ pytest: $(STAMP)
 test-timm: $(STAMP) ## timm's own test suite over the models of this library.
 	$(PY) tests/timm_suite/run.py
 
+test-oldest: $(STAMP) ## The tests of localized models with the oldest timm that is admitted.
+	$(PY) tests/timm_suite/oldest.py
+
 drills: $(STAMP) ## Tests that take minutes: processes killed at random points, clusters, many seeds.
 	$(PY) -m pytest -m drill -q
 
-test-all: test test-timm drills ## All of these.
+test-all: test test-timm test-oldest drills ## All of these.
 
 format: $(STAMP) ## Put the code into the project's format.
 	$(PY) -m ruff check --fix .

@@ -17,6 +17,7 @@ from .commands.data import data_app
 from .commands.evaluate import evaluate, predict
 from .commands.explain import explain
 from .commands.export import export
+from .commands.matrix import matrix
 from .commands.probe import probe
 from .commands.train import train
 
@@ -40,6 +41,7 @@ app.command("app")(open_app)
 app.command()(export)
 app.command()(compare)
 app.command()(bench)
+app.command()(matrix)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

@@ -13,7 +13,7 @@ from nearsight.reproduce.own import plan
 from nearsight.reproduce.published import Row
 from nearsight.reproduce.recipe import Recipe, recipe
 from nearsight.reproduce.register import REGISTER, explain
-from nearsight.reproduce.transplants import OnLattice, OnTokens
+from nearsight.retrofit.exact import OnTokens
 
 
 def find(paper: str, table: str, name: str) -> Row:
@@ -97,7 +97,7 @@ def test_every_local_attention_of_twins_and_volo_is_replaced(name: str, blocks: 
     built = plan(find("dwconv", "Table 13", name))
     assert isinstance(built, Recipe)
     modules = list(built.build().modules())
-    assert sum(isinstance(module, (OnLattice, OnTokens)) for module in modules) == blocks
+    assert sum(isinstance(module, OnTokens) for module in modules) == blocks
     assert not any(isinstance(module, (OutlookAttention, LocallyGroupedAttn)) for module in modules)
 
 
