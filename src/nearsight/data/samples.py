@@ -73,6 +73,10 @@ class Split(ABC):
         """What is to be learnt of the image; without more, its class number."""
         return int(self.labels[index])
 
+    def signature(self, index: int) -> str:
+        """What tells whether the annotation of an image changed beside its label; empty if there is nothing more."""
+        return ""
+
     def inspect(self, index: int) -> object:
         """What a check of the annotation has to read from files; None if there is nothing more."""
         return None
@@ -102,6 +106,9 @@ class Subset(Split):
 
     def target(self, index: int) -> Target:
         return self.whole.target(int(self.indices[index]))
+
+    def signature(self, index: int) -> str:
+        return self.whole.signature(int(self.indices[index]))
 
     def blocks(self) -> Sequence[int]:
         ends = np.cumsum(self.whole.blocks())

@@ -56,6 +56,8 @@ def carve(data: Data, name: str, fraction: float, seed: int) -> Data:
             f"fewer than 2 training images ({shorten(few)}); add images."
         )
     chosen = choose_share(data.train, fraction, f"{name} {seed}")
+    if data.task != "classify" and 2 * len(chosen) < fraction * len(data.train):
+        chosen = choose_any(data.train, fraction, f"{name} {seed}")  # nearly every image has a label of its own
     rest = np.setdiff1d(np.arange(len(data.train)), chosen)
     return data.with_splits(**{"train": Subset(data.train, rest), name: Chosen(data.train, chosen)})
 
@@ -83,7 +85,7 @@ def limit_train(data: Data, images: int, seed: int) -> Data:
             f"{images} training images were asked for, but {data.source} has {len(data.train or ())}; ask for fewer."
         )
     present = len(np.unique(data.train.labels))
-    if images < present:
+    if images < present and data.task == "classify":
         raise ValueError(
             f"{images} training images were asked for, but {data.source} has {present} classes; ask for one each."
         )
@@ -98,6 +100,16 @@ def choose_share(split: Split, fraction: float, salt: str) -> NDArray[np.int64]:
     place, size = class_ranks(split, salt)
     wanted = np.where(size < 2, 0, np.maximum(1, np.rint(size * fraction)))
     return np.flatnonzero(place < wanted)
+
+
+def choose_any(split: Split, fraction: float, salt: str) -> NDArray[np.int64]:
+    """Numbers of the images that make up a share of all, whatever their classes, ascending; at least one."""
+    keys = [
+        hashlib.sha256(f"{salt}\0{split.name(index)}".encode(errors="surrogateescape")).digest()
+        for index in range(len(split))
+    ]
+    order = sorted(range(len(split)), key=keys.__getitem__)
+    return np.sort(np.array(order[: max(1, round(fraction * len(split)))], dtype=np.int64))
 
 
 def class_ranks(split: Split, salt: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -141,7 +153,10 @@ def describe_splits(data: Data) -> dict[str, Any]:
 def describe_split(split: Split, classes: tuple[str, ...]) -> dict[str, Any]:
     """Count and fingerprint of a split, and its images' names if they were chosen here."""
     names = [split.name(index) for index in range(len(split))]
-    lines = sorted(f"{name}\0{classes[label]}\n" for name, label in zip(names, split.labels.tolist(), strict=True))
+    lines = sorted(
+        f"{name}\0{classes[label]}{split.signature(index)}\n"
+        for index, (name, label) in enumerate(zip(names, split.labels.tolist(), strict=True))
+    )
     fingerprint = hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
     chosen = {"names": names} if isinstance(split, Chosen) else {}
     return {"count": len(split), "fingerprint": fingerprint, **chosen}

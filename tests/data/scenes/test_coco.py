@@ -13,7 +13,8 @@ import torch
 from scene_files import save_picture
 
 from nearsight.data import BadImage, open_data
-from nearsight.data.scenes.coco import compress, expand
+from nearsight.data.scenes.runs import compress, expand
+from nearsight.data.split import complete_splits, describe_splits, limit_train, restore_splits
 
 
 def names(split) -> list[str]:
@@ -270,6 +271,58 @@ def test_two_files_for_one_split_need_a_choice(coco_folder: Path) -> None:
     with pytest.raises(ValueError, match="two files of annotations for train"):
         open_data(coco_folder)
     assert len(open_data(file).train) == 4
+
+
+def test_ids_may_be_texts_or_be_missing(coco_folder: Path) -> None:
+    file = coco_folder / "annotations/instances_train2017.json"
+    content = json.loads(file.read_text())
+    content["annotations"][0] |= {"image_id": "100", "category_id": "3"}
+    content["annotations"][1] |= {"image_id": [101]}
+    file.write_text(json.dumps(content))
+    split = open_data(coco_folder).train
+    assert len(split.target(0)["labels"]) == 1
+    assert split.flaws.counts == {"annotation without an image": 1}
+
+
+def test_the_one_folder_in_a_folder(coco_folder: Path) -> None:
+    (coco_folder.parent / "around/within").mkdir(parents=True)
+    coco_folder.rename(coco_folder.parent / "around/within/coco")
+    data = open_data(coco_folder.parent / "around")
+    assert (data.kind, len(data.train), data.source) == ("coco", 4, str(coco_folder.parent / "around"))
+
+
+def test_a_record_tells_that_boxes_changed(coco_folder: Path) -> None:
+    record = describe_splits(open_data(coco_folder))
+    restore_splits(open_data(coco_folder), record)
+    file = coco_folder / "annotations/instances_train2017.json"
+    content = json.loads(file.read_text())
+    content["annotations"][0]["bbox"][0] += 1
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="still has 4 images, but with other names or labels"):
+        restore_splits(open_data(coco_folder), record)
+
+
+def test_images_that_all_have_rare_classes_of_their_own_can_still_be_split(tmp_path: Path, coco_content) -> None:
+    content = coco_content([f"{n}.png" for n in range(10)])
+    content["categories"] = [{"id": n, "name": f"kind {n}"} for n in range(10)]
+    for n in range(10):
+        save_picture(tmp_path / f"{n}.png", seed=n)
+        content["annotations"][n]["category_id"] = n
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    data = complete_splits(open_data(tmp_path), val_fraction=0.2)
+    assert (len(data.train), len(data.val)) == (8, 2)
+    again = complete_splits(open_data(tmp_path), val_fraction=0.2)
+    assert names(again.val) == names(data.val)
+    assert len(limit_train(data, 3, seed=0).train) == 3
+
+
+def test_more_classes_than_a_map_can_hold(tmp_path: Path, coco_content) -> None:
+    save_picture(tmp_path / "0.png")
+    content = coco_content(["0.png"], categories=[{"id": n, "name": str(n)} for n in range(300)])
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    assert len(open_data(tmp_path).classes) == 300
+    with pytest.raises(ValueError, match="300 classes; at most 255"):
+        open_data(tmp_path, task="segment")
 
 
 def test_options_that_mean_nothing(coco_folder: Path) -> None:

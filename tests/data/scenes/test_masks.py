@@ -32,6 +32,9 @@ def fill(folder: Path, image: str, mask: str, values=None, count: int = 3, **set
         ("train/{}.png", "trainannot/{}.png"),
         ("train/{}.jpg", "train_masks/{}_mask.png"),
         ("{}.jpg", "{}_mask.png"),
+        ("train_images/{}.jpg", "train_masks/{}.png"),
+        ("PNGImages/Fudan{}.png", "PedMasks/Fudan{}_mask.png"),
+        ("images/{}.jpg", "annotations/trimaps/{}.png"),
         ("images/a/{}.jpg", "masks/a/{}.png"),
         ("701_StillsRaw_full/{}.png", "LabeledApproved_full/{}_L.png"),
     ],
@@ -77,6 +80,17 @@ def test_black_and_white(tmp_path: Path, form: str) -> None:
     assert data.classes == ("background", "foreground")
     if form != "jpeg":
         np.testing.assert_array_equal(data.train.target(0).numpy(), square(value=1))
+
+
+def test_grey_that_jpeg_has_tinted_is_still_grey(tmp_path: Path) -> None:
+    values = np.repeat(square((160, 240), value=255)[..., None], 3, axis=2)
+    for n in range(2):
+        save_picture(tmp_path / f"images/{n}.png", size=(160, 240), seed=n)
+        tinted = np.clip(values.astype(int) + np.random.default_rng(n).integers(-3, 4, values.shape), 0, 255)
+        save_mask(tmp_path / f"masks/{n}.jpg", tinted)
+    data = open_data(tmp_path)
+    assert data.classes == ("background", "foreground")
+    assert (data.train.target(0).numpy() != values[..., 0] // 255).mean() < 0.002
 
 
 def test_jpeg_masks_count_as_the_nearer_of_black_and_white(tmp_path: Path) -> None:

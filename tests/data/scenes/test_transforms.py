@@ -176,27 +176,22 @@ def test_masks_are_enlarged_as_torch_does_it(original: tuple[int, int]) -> None:
     masks[2] = False
     large = torch.nn.functional.interpolate(masks[None, :, :24, :40].float(), size=original, mode="bilinear")[0]
     from nearsight.data.scenes.objects import decode_masks
-    from nearsight.data.scenes.transforms import restore_masks
+    from nearsight.data.scenes.restore import restore_masks
 
     found = decode_masks(restore_masks(masks, (24, 40), original), original)
     differs = found != (large > 0.5).numpy()
     assert not differs[(large - 0.5).abs().numpy() > 1e-5].any()
 
 
-def test_maps_come_back_in_the_size_of_the_image() -> None:
+def test_maps_come_back_in_the_size_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     scores = torch.from_numpy(random.normal(size=(5, 32, 64))).float()
     input = SceneInput(24)
     found = input.restore_map(scores, (24, 40), (90, 150))
     large = torch.nn.functional.interpolate(scores[None, :, :24, :40], size=(90, 150), mode="bilinear")[0]
     np.testing.assert_array_equal(found, large.argmax(0).numpy())
-    from nearsight.data.scenes import transforms
-
-    before, transforms.AT_ONCE = transforms.AT_ONCE, 90 * 150 * 2  # in pieces of two classes
-    try:
-        np.testing.assert_array_equal(input.restore_map(scores, (24, 40), (90, 150)), found)
-    finally:
-        transforms.AT_ONCE = before
+    monkeypatch.setattr("nearsight.data.scenes.restore.AT_ONCE", 90 * 150 * 2)  # in pieces of two classes
+    np.testing.assert_array_equal(input.restore_map(scores, (24, 40), (90, 150)), found)
 
 
 def test_padding_is_zero_after_normalising() -> None:

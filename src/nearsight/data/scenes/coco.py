@@ -8,19 +8,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..samples import BadImage, Data
-from .detection import BACKGROUND, Annotated
+from .detection import BACKGROUND, NOT_COUNTED, Annotated
 from .locate import locate_images, split_of
 from .objects import Shape
+from .runs import read_runs
 from .tree import Tree, join, stem
 
 KEYS = (b'"images"', b'"annotations"', b'"categories"')
 OTHERS = ("captions", "person_keypoints", "panoptic", "image_info", "stuff")  # COCO's files for other tasks
 MANY = 20  # .json files in a folder that are not looked into: they are one for each image
 PREFERRED = "instances"
-MOST_DIGITS = 10  # characters of a run length, of five bits each
 
 
 def find_coco(tree: Tree) -> dict[str, str]:
@@ -113,6 +112,8 @@ def assemble(
             f"The objects in {tree.title} have boxes, but not all have masks, without which there is nothing to learn "
             "segmentation from; use the task detect."
         )
+    if task == "segment" and len(classes) + with_background > NOT_COUNTED:
+        raise ValueError(f"{tree.title} has {len(classes)} classes; at most {NOT_COUNTED} can be told apart in a map.")
     for scenes in splits.values():
         scenes.outlined, scenes.masks = outlined, outlined and task == "detect"
     titles = (BACKGROUND, *classes) if with_background else classes
@@ -142,12 +143,13 @@ def category_names(source: str, contents: Mapping[str, dict[str, Any]]) -> dict[
     names: dict[str, dict[Any, str]] = {}
     for split, content in contents.items():
         entries = content["categories"]
-        if any("id" not in entry for entry in entries):
+        if any(plain_id(entry.get("id")) is None for entry in entries):
             raise ValueError(f"{source} has a category without an id for {split}; each needs id and name.")
         by_id: dict[Any, str] = {}
-        for entry in sorted(entries, key=lambda entry: (isinstance(entry["id"], str), entry["id"])):
-            name = str(entry.get("name", entry["id"])).strip()
-            by_id[entry["id"]] = f"{name} ({entry['id']})" if name in by_id.values() else name
+        for entry in sorted(entries, key=lambda entry: sort_key(plain_id(entry["id"]))):
+            number = plain_id(entry["id"])
+            name = str(entry.get("name") or number).strip()
+            by_id[number] = f"{name} ({number})" if name in by_id.values() else name
         names[split] = by_id
     return names
 
@@ -157,26 +159,44 @@ def read_annotations(tree: Tree, path: str, split: str, content: dict[str, Any],
     annotated = Annotated()
     entries = content.pop("images")
     for entry in entries:
-        if "id" not in entry or not isinstance(entry.get("file_name"), str):
+        if plain_id(entry.get("id")) is None or not isinstance(entry.get("file_name"), str):
             raise ValueError(f"{join(tree.title, path)} has an image without id or file_name: {shown(entry)}.")
     files = locate_images(tree, path.rpartition("/")[0], [entry["file_name"] for entry in entries], split)
     places: dict[Any, int] = {}
     known: dict[str, int] = {}
     for entry, file in zip(entries, files, strict=True):
+        number = plain_id(entry["id"])
         if file in known:
             annotated.flaws.note("image listed more than once", file)
-            places.setdefault(entry["id"], known[file])
+            places.setdefault(number, known[file])
             continue
-        if entry["id"] in places:
+        if number in places:
             annotated.flaws.note("image with the id of another", file)
             continue
-        known[file] = places[entry["id"]] = len(annotated.paths)
+        known[file] = places[number] = len(annotated.paths)
         annotated.paths.append(file)
         size = whole(entry.get("height")), whole(entry.get("width"))
         annotated.sizes.append(size if all(size) else (0, 0))
     add_objects(annotated, content.pop("annotations"), places, names)
     annotated.flaws.notes += gap_notes(names)
     return annotated
+
+
+def plain_id(value: Any) -> int | str | None:
+    """An id, as a number where it is one, as some tools write them as texts; None if it is no id.
+
+    Example:
+        >>> plain_id(7), plain_id("7"), plain_id("a7"), plain_id([7])
+        (7, 7, 'a7', None)
+    """
+    if isinstance(value, str):
+        return int(value) if value.isdecimal() else value
+    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def sort_key(number: int | str | None) -> tuple[bool, int, str]:
+    """Sorts numbers before texts."""
+    return (True, 0, number) if isinstance(number, str) else (False, number or 0, "")
 
 
 def gap_notes(names: Mapping[Any, str]) -> list[str]:
@@ -193,12 +213,12 @@ def add_objects(
     flaws = annotated.flaws
     for entry in entries:
         number = entry.get("id", "without id")
-        place = places.get(entry.get("image_id"))
+        place = places.get(plain_id(entry.get("image_id")))
         if place is None:
             flaws.note("annotation without an image", f"annotation {number} of image {entry.get('image_id')}")
             continue
         image = annotated.paths[place]
-        name = names.get(entry.get("category_id"))
+        name = names.get(plain_id(entry.get("category_id")))
         if name is None:
             flaws.note("annotation of an unknown category", f"{image}: category {entry.get('category_id')}")
             continue
@@ -237,61 +257,6 @@ def read_shape(value: Any) -> Shape | None:
     except (TypeError, ValueError):
         return None
     return points if points and all(np.isfinite(ring).all() for ring in points) else None
-
-
-def read_runs(value: dict[str, Any]) -> Shape | None:
-    """Run lengths, checked: they must fill their mask, or the codec would write past it."""
-    counts, size = value.get("counts"), value.get("size")
-    if not (isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) and side > 0 for side in size)):
-        return None
-    if isinstance(counts, list):
-        if not all(isinstance(run, int) and run >= 0 for run in counts) or sum(counts) != size[0] * size[1]:
-            return None
-        counts = compress(counts)
-    elif isinstance(counts, str):
-        counts = counts.encode("utf-8")
-        runs = expand(counts)
-        if runs is None or int(runs.sum()) != size[0] * size[1]:
-            return None
-    else:
-        return None
-    return {"size": size, "counts": counts}
-
-
-def compress(runs: list[int]) -> bytes:
-    """COCO's text for run lengths: differences to the run before the last, five bits in a character."""
-    text = bytearray()
-    for place, run in enumerate(runs):
-        rest = run - runs[place - 2] if place > 2 else run
-        more = True
-        while more:
-            bits = rest & 0x1F
-            rest >>= 5
-            more = rest != (-1 if bits & 0x10 else 0)
-            text.append((bits | 0x20 if more else bits) + 48)
-    return bytes(text)
-
-
-def expand(text: bytes) -> NDArray[np.int64] | None:
-    """The run lengths of COCO's text; None if it is none.
-
-    Example:
-        >>> expand(compress([6, 1, 40, 2, 4, 1]))
-        array([ 6,  1, 40,  2,  4,  1])
-    """
-    bits = np.frombuffer(text, dtype=np.uint8).astype(np.int64) - 48
-    last = np.flatnonzero(~bits & 0x20)  # of each number
-    if not len(bits) or bits.min() < 0 or bits.max() > 63 or last[-1:].tolist() != [len(bits) - 1]:
-        return None
-    first = np.concatenate([[0], last[:-1] + 1])
-    place = np.arange(len(bits)) - np.repeat(first, last + 1 - first)
-    if place.max() > MOST_DIGITS:
-        return None
-    numbers = np.add.reduceat((bits & 0x1F) << (5 * place), first)
-    numbers -= np.where(bits[last] & 0x10, np.int64(1) << (5 * (place[last] + 1)), 0)  # of negative ones
-    numbers[1::2] = np.cumsum(numbers[1::2])
-    numbers[2::2] = np.cumsum(numbers[2::2])
-    return numbers if numbers.min() >= 0 else None
 
 
 def whole(value: Any) -> int:

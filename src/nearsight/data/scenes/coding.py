@@ -15,6 +15,7 @@ from .classtable import ClassTable
 
 NOT_COUNTED = 255
 GREYS = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L", "I;16N")
+TINT, STAINED = 24, 0.0005  # difference of channels, and share of pixels, up to which an image is grey
 NEAR, FEW, MOSTLY = 24, 8, 0.95  # of 0 or 255; other values; share of pixels
 VOID = ("void", "unlabelled", "unlabeled", "ignore", "ignored", "unknown", "don't care", "dontcare")
 
@@ -86,10 +87,15 @@ def codes_of(name: str, image: Image.Image, colours: bool) -> NDArray[np.int64]:
         return pixels.astype(np.uint8) if pixels.dtype == bool else pixels
     if image.mode in ("LA", "PA"):
         return np.asarray(image)[..., 0]
-    pixels = np.asarray(image.convert("RGB"))
-    if (pixels != pixels[..., :1]).any():
+    if has_colours(image):
         raise BadImage(name, "it has colours, but a mask here has one value for each pixel")
-    return pixels[..., 0]
+    return np.asarray(image.convert("RGB").convert("L"))
+
+
+def has_colours(image: Image.Image) -> bool:
+    """Whether an image is not grey; JPEG makes grey a little coloured."""
+    pixels = np.asarray(image.convert("RGB")).astype(np.int16)
+    return bool((np.ptp(pixels, axis=2) > TINT).mean() > STAINED)
 
 
 def is_coloured(content: bytes, table: ClassTable | None) -> bool:
@@ -100,10 +106,9 @@ def is_coloured(content: bytes, table: ClassTable | None) -> bool:
                 return set(np.unique(codes_of("", image, colours=True)).tolist()) <= set(table.colours)
             if image.mode in GREYS or image.mode in ("LA", "PA"):
                 return False
-            pixels = np.asarray(image.convert("RGB"))
+            return has_colours(image)
     except Exception:  # what can't be read says nothing
         return False
-    return bool((pixels != pixels[..., :1]).any())
 
 
 def make_coding(

@@ -1,5 +1,6 @@
 """Scenes whose annotations are objects, for detection and, through their masks, for segmentation."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -124,9 +125,8 @@ class ObjectScenes(FileScenes):
         self.numbers = (np.arange(classes) + first).astype(np.uint8)
         self.labels = rarest_labels(starts, kinds, classes)
 
-    def objects(self, index: int) -> Objects:
-        """The objects of an image, as they are annotated, in its pixels."""
-        size = self.size(index)
+    def objects(self, index: int, size: tuple[int, int]) -> Objects:
+        """The objects of an image of a size, as they are annotated, in its pixels."""
         noted = tuple(self.sizes[index].tolist())
         if noted != (0, 0) and noted != size:
             raise BadImage(
@@ -147,9 +147,13 @@ class ObjectScenes(FileScenes):
         area = np.where(np.isnan(found.area), sides.clip(0).prod(axis=1), found.area).astype(np.float32)
         return Objects(size, found.boxes, found.labels.copy(), found.crowd.copy(), area, found.shapes)
 
-    def annotation(self, index: int) -> Objects | NDArray[np.uint8]:
-        found = self.objects(index).tidy()
+    def annotation(self, index: int, size: tuple[int, int] | None = None) -> Objects | NDArray[np.uint8]:
+        found = self.objects(index, size or self.size(index)).tidy()
         return found if self.task == "detect" else found.paint(self.numbers, 0 if self.background else NOT_COUNTED)
+
+    def signature(self, index: int) -> str:
+        rows = slice(self.starts[index], self.starts[index + 1])
+        return hashlib.blake2b(self.boxes[rows].tobytes() + self.kinds[rows].tobytes(), digest_size=8).hexdigest()
 
 
 def has_masks(outlines: PackedOutlines, crowd: NDArray[np.bool_]) -> bool:

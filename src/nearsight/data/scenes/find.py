@@ -36,16 +36,24 @@ def open_scenes(path: Path, task: str | None, options: Mapping[str, str]) -> Dat
         return open_json(path, task, options)
     if path.is_file() and suffix in (".yaml", ".yml"):
         return open_yaml_file(path, task, options)
-    tree: Tree = FolderTree(path) if path.is_dir() else ZipTree(path)
-    order = FOR_REGIONS if task == "segment" else FOR_OBJECTS
-    for opener in order:
-        data = opener(tree, task, options)
-        if data is not None:
-            return replace(data, source=named(path, options))
+    data = open_tree(FolderTree(path) if path.is_dir() else ZipTree(path), task, options)
+    if data is not None:
+        return replace(data, source=named(path, options))
     if suffix == ".zip":
         raise ValueError(
             f"{path} has no COCO, VOC or YOLO annotations and no masks; to classify, unpack it into class folders."
         )
+    return None
+
+
+def open_tree(tree: Tree, task: str | None, options: Mapping[str, str]) -> Data | None:
+    """Scenes of a tree, or of the one folder that is all that a folder holds; None if the layout is none known here."""
+    for opener in FOR_REGIONS if task == "segment" else FOR_OBJECTS:
+        data = opener(tree, task, options)
+        if data is not None:
+            return data
+    if isinstance(tree, FolderTree) and len(tree.folders()) == 1 and not tree.files():
+        return open_tree(FolderTree(tree.place(tree.folders()[0])), task, options)
     return None
 
 

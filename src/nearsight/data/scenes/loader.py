@@ -109,8 +109,8 @@ def read_scene(split: Split, index: int, enough: int | None = None) -> tuple[Ima
         BadImage: The image or its annotation can't be read, or they don't belong together.
     """
     scenes, number = scene_at(split, index)
-    image = scenes.read(number, enough)
-    return image, scenes.annotation(number), scenes.size(number)
+    image, size = scenes.read(number, enough), scenes.size(number)
+    return image, scenes.annotation(number, size), size
 
 
 def collate_scenes(items: list[Item | BadImage], divisor: int, training: bool) -> SceneBatch:

@@ -1,7 +1,7 @@
 """Find images and their masks by how folders and files are called."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..image import is_image_name
@@ -23,7 +23,10 @@ MASK_END = re.compile(
     r"(_gtfine_labeltrainids|_gtfine_labelids|_labeltrainids|_labelids|_segmentation|_annotation|_groundtruth|_labels"
     r"|_label|_masks|_mask|_seg|_gt|_l|_manual1)$"
 )
+IMAGE_WORD = re.compile(r"image|img|photo|picture|frame|rgb")
+MASK_WORD = re.compile(r"mask|label|annot|segm|truth")
 IMAGE_END = re.compile(r"(_leftimg8bit|_image|_img|_sat|_rgb)$")
+MANY_FOLDERS = 20  # beyond which folders are classes, not images and masks
 MATCHED = 0.5  # share of the images that must have a mask, or the folders are something else
 
 
@@ -42,7 +45,7 @@ def find_pairs(tree: Tree) -> dict[str, Pairs]:
     `images/` beside `masks/`, either inside folders of splits or with such folders inside; `train/` beside
     `train_labels/`; or masks beside their images, with an ending such as `_mask`.
     """
-    for layout in (folders_inside_splits, splits_inside_folders, named_after, beside_images):
+    for layout in (folders_inside_splits, folders_of_splits, splits_inside_folders, named_after, beside_images):
         found = {split: pairs for split, pairs in layout(tree).items() if pairs.images}
         if found:
             return {split: found[split] for split in ("train", "val", "test") if split in found}
@@ -56,6 +59,16 @@ def folders_inside_splits(tree: Tree) -> dict[str, Pairs]:
         split = split_of(name)
         both = both_folders(tree, name)
         if split is not None and both is not None:
+            found[split] = match(tree.images(both[0]), tree.images(both[1]), *both)
+    return found
+
+
+def folders_of_splits(tree: Tree) -> dict[str, Pairs]:
+    """`train_images/1.jpg` and `train_masks/1.png`."""
+    found: dict[str, Pairs] = {}
+    for split in ("train", "val", "test"):
+        both = both_folders(tree, "", split)
+        if both is not None:
             found[split] = match(tree.images(both[0]), tree.images(both[1]), *both)
     return found
 
@@ -104,12 +117,32 @@ def beside_images(tree: Tree) -> dict[str, Pairs]:
     return found
 
 
-def both_folders(tree: Tree, base: str) -> tuple[str, str] | None:
-    """The folder of images and the folder of masks inside a folder; None if one is missing."""
-    images = next((path for name in IMAGE_FOLDERS if (path := tree.find(name, base)) is not None), None)
-    candidates = [path for name in MASK_FOLDERS if (path := tree.find(name, base)) is not None]
-    masks = next((path for path in candidates if path != images and any(map(is_image_name, tree.below(path)))), None)
-    return (images, masks) if images is not None and masks is not None else None
+def both_folders(tree: Tree, base: str, split: str | None = None) -> tuple[str, str] | None:
+    """The folder of images and the folder of masks inside a folder; None if one is missing.
+
+    Args:
+        tree: Where to look.
+        base: The folder.
+        split: Only folders whose names speak of it; None for all.
+    """
+    names = [name for name in tree.folders(base) if split is None or split_of(name) == split]
+    if len(names) > MANY_FOLDERS:
+        return None  # these are classes
+    masks = [name for name in by_likeness(names, MASK_FOLDERS, MASK_WORD) if holds_images(tree, join(base, name))]
+    images = [name for name in by_likeness(names, IMAGE_FOLDERS, IMAGE_WORD) if name not in masks[:1]]
+    return (join(base, images[0]), join(base, masks[0])) if images and masks else None
+
+
+def by_likeness(names: Sequence[str], usual: Sequence[str], word: re.Pattern[str]) -> list[str]:
+    """Names that are the usual ones, in their order, then those with a word that speaks of the same."""
+    spelled = {name.casefold(): name for name in names}
+    exact = [spelled[name] for name in usual if name in spelled]
+    return exact + [name for low, name in spelled.items() if name not in exact and word.search(low)]
+
+
+def holds_images(tree: Tree, folder: str) -> bool:
+    """Whether there are images below a folder."""
+    return any(map(is_image_name, tree.below(folder)))
 
 
 def match(images: Iterable[str], masks: Iterable[str], image_root: str, mask_root: str) -> Pairs:

@@ -61,8 +61,8 @@ class MaskScenes(FileScenes):
         values, counts = np.unique(codes, return_counts=True)
         return MaskLook(codes.shape, dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
-    def annotation(self, index: int) -> NDArray[np.uint8]:
-        codes, size = self.codes(index), self.size(index)
+    def annotation(self, index: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+        codes, size = self.codes(index), size or self.size(index)
         if codes.shape != size:
             raise BadImage(
                 self.name(index), f"its mask has {spell(codes.shape)} pixels, but the image has {spell(size)}"

@@ -92,8 +92,12 @@ class Scenes(Split):
         """
 
     @abstractmethod
-    def annotation(self, index: int) -> "Objects | NDArray[np.uint8]":
+    def annotation(self, index: int, size: tuple[int, int] | None = None) -> "Objects | NDArray[np.uint8]":
         """What is in the image, in its own pixels: objects, or the map of classes `[H, W]`, 255 where none counts.
+
+        Args:
+            index: Number of the image in this split.
+            size: Height and width of the image, if they are known; else its file is looked at.
 
         Raises:
             BadImage: The annotation can't be read, or is for an image of another size.

@@ -60,7 +60,7 @@ class Shapes(Scenes):
         height, width, _ = self.scene(index).pixels.shape
         return height, width
 
-    def annotation(self, index: int) -> Objects | NDArray[np.uint8]:
+    def annotation(self, index: int, size: tuple[int, int] | None = None) -> Objects | NDArray[np.uint8]:
         scene = self.scene(index)
         crowd = np.zeros(len(scene.labels), dtype=bool)
         found = Objects(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -18,7 +17,8 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as change
 
 from ..augment import chance, to_tensor
-from .objects import Objects, encode_masks
+from .objects import Objects
+from .restore import restore_classes, restore_masks
 
 if TYPE_CHECKING:
     from ...train.recipe_scenes import SceneAugment
@@ -27,7 +27,6 @@ LONG = 5 / 3  # longest side over the shorter one, as in 1333 × 800
 NOT_COUNTED = 255
 SMALLEST = 0.5  # sides of a box in pixels, below which nothing is left of an object
 TRIES = 10  # to find a part that no class fills
-AT_ONCE = 2**26  # numbers of a map that are enlarged at a time
 
 Size = tuple[int, int]  # height, width
 Annotation = Objects | NDArray[np.uint8]
@@ -118,17 +117,7 @@ class SceneInput:
             shown: Height and width that the image was shown with.
             original: Height and width of the image.
         """
-        part = scores.detach()[None, :, : shown[0], : shown[1]].float()
-        step = max(1, AT_ONCE // (original[0] * original[1]))
-        best = torch.full(original, -math.inf)
-        found = torch.zeros(original, dtype=torch.uint8)
-        for first in range(0, part.shape[1], step):
-            large = F.interpolate(part[:, first : first + step], size=original, mode="bilinear", align_corners=False)[0]
-            value, place = large.max(dim=0)
-            better = value.cpu() > best
-            best = torch.where(better, value.cpu(), best)
-            found = torch.where(better, (place.cpu() + first).to(torch.uint8), found)
-        return found.numpy()
+        return restore_classes(scores.detach()[:, : shown[0], : shown[1]], original)
 
 
 def fit_sides(original: Size, shorter: float, longest: float) -> Size:
@@ -156,34 +145,6 @@ def resize_map(classes: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
         ((np.arange(new) + 0.5) * (old / new)).astype(np.int64) for new, old in zip(size, classes.shape, strict=True)
     )
     return np.ascontiguousarray(classes[rows][:, columns])
-
-
-def restore_masks(masks: Tensor, shown: Size, original: Size) -> list[dict[str, Any]]:
-    """Masks `[n, H, W]` of a batch as run lengths in the original image."""
-    inside = masks[:, : shown[0], : shown[1]].numpy().astype(np.float32)
-    down, across = (bilinear(old, new) for old, new in zip(shown, original, strict=True))
-    rles = []
-    for mask in inside:  # one at a time: a hundred masks of a large photograph would not fit into memory
-        large = np.zeros((1, *original), dtype=bool)
-        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-        if len(rows):  # only the part that holds the mask is enlarged
-            top, left = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-            tall, wide = (np.flatnonzero(way.any(axis=1)) for way in (down[:, top], across[:, left]))
-            there = slice(tall[0], tall[-1] + 1), slice(wide[0], wide[-1] + 1)
-            large[0][there] = down[there[0], top] @ mask[top, left] @ across[there[1], left].T > 0.5
-        rles += encode_masks(large)
-    return rles
-
-
-def bilinear(old: int, new: int) -> NDArray[np.float32]:
-    """The matrix `[new, old]` that resizes a line of pixels: each new pixel between the two that are nearest."""
-    place = ((np.arange(new) + 0.5) * (old / new) - 0.5).clip(0, old - 1)
-    first = np.minimum(place.astype(np.int64), max(0, old - 2))
-    share = (place - first).astype(np.float32)
-    matrix = np.zeros((new, old), dtype=np.float32)
-    matrix[np.arange(new), np.minimum(first + 1, old - 1)] = share
-    matrix[np.arange(new), first] += 1 - share
-    return matrix
 
 
 class SceneAugmentation:

@@ -5,7 +5,6 @@ import os
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import IO, Any
 
 from ..folders import is_hidden
@@ -70,6 +69,7 @@ class FolderTree(Tree):
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> folder = tempfile.mkdtemp()
         >>> _ = Path(folder, "a.txt").write_text("hello")
         >>> tree = FolderTree(folder)
@@ -201,8 +201,3 @@ def join(folder: str, name: str) -> str:
 def stem(path: str) -> str:
     """The name of a file without its folder and its last suffix."""
     return os.path.splitext(path.rpartition("/")[2])[0]
-
-
-def open_tree(path: Path) -> Tree:
-    """The tree of a folder or of a .zip."""
-    return FolderTree(path) if path.is_dir() else ZipTree(path)

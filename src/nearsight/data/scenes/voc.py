@@ -17,6 +17,7 @@ from .tree import Tree, join, stem
 XML_FOLDERS = ("annotations", "annotation", "labels", "xmls", "xml")
 IMAGE_FOLDERS = ("jpegimages", "images", "image", "img", "imgs")
 LISTS = {"train": "train", "val": "val", "test": "test"}
+MANY_FOLDERS = 20
 LARGEST = 10**7  # bytes of a file
 
 
@@ -26,7 +27,8 @@ def find_voc(tree: Tree) -> dict[str, list[str]]:
     VOC's layout has `Annotations`, and lists in `ImageSets/Main`. Else xml files are beside the images, or in a folder
     of annotations, in the root or in the folders of splits. Several folders such as VOC2007 and VOC2012 are joined.
     """
-    years = [name for name in tree.folders() if tree.find("ImageSets", name) and tree.find("Annotations", name)]
+    folders = tree.folders() if len(tree.folders()) <= MANY_FOLDERS else []  # more are classes, and long to list
+    years = [name for name in folders if tree.find("ImageSets", name) and tree.find("Annotations", name)]
     found: dict[str, list[str]] = {}
     for base in years or [""]:
         for split, paths in divided(tree, base).items():
@@ -79,9 +81,8 @@ def open_voc(tree: Tree, files: dict[str, list[str]], task: str) -> Data:
     Raises:
         ValueError: Files can't be read, or images are missing.
     """
-    one_based = any("imagesets" in path.casefold() for path in tree.folders()) or any(
-        tree.find("ImageSets", name) for name in tree.folders()
-    )
+    bases = {path.rpartition("/")[0].rpartition("/")[0] for paths in files.values() for path in paths[:1]}
+    one_based = any(tree.find("ImageSets", base) is not None for base in bases)
     images = by_stem(tree.images())
     read = {split: read_files(tree, paths, images, one_based) for split, paths in files.items()}
     names = {name for annotated in read.values() for name in annotated.names}

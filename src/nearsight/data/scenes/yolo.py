@@ -26,7 +26,8 @@ def find_yolo(tree: Tree) -> dict[str, Any] | None:
     if path is not None:
         content = load_yaml(tree, path)
         return content if "names" in content and set(content) & set(KEYS) else None
-    places = [name for name in ("", *tree.folders()) if has_both(tree, name)]
+    folders = [name for name in tree.folders() if split_of(name) is not None]
+    places = [name for name in ("", *folders) if has_both(tree, name)]
     if not places:
         return None
     table = find_table(tree) or find_table(tree, tuple(places))
