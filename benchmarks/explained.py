@@ -1,70 +1,92 @@
-"""Data for the scores of explanations: one shape in each picture, with its class as folder and its place as annotation.
+"""Data to score explanations on: grey scenes in which one shape has a colour, which is the class to learn.
 
     python benchmarks/explained.py DIR
 
-writes DIR/labels (class folders, to learn from) and DIR/places (COCO, to score maps on). The pictures are those
-of `shapes` that have one shape, so every one follows from its number.
+writes DIR/labels (class folders) and DIR/places (COCO), with pictures to learn from and others to score maps on. Only
+the coloured shape tells the class, so a map that is true lies on it; the others are there to be passed over. Every
+picture follows from its number. `docs/results/explain.md` says what came out.
 """
 
 import json
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-from nearsight.data.scenes.shapes import CLASSES, Scene, make_scene, plan_scene
+from nearsight.data.scenes.objects import decode_masks
+from nearsight.data.scenes.shapes import make_scene
 
 SIZE = 64
-COUNTS = {"train": 4800, "val": 600, "places": 400}
+COLOURS = {"red": (1.0, 0.25, 0.2), "green": (0.25, 0.95, 0.3), "blue": (0.3, 0.4, 1.0), "yellow": (1.0, 0.9, 0.15)}
+COUNTS = {"train": 2000, "val": 200}
+PLACED = 1000  # pictures to learn places from
 
 
-def single_shapes(count: int, first: int) -> list[Scene]:
-    """So many pictures with one shape, from a number on."""
-    found: list[Scene] = []
+class Tinted(NamedTuple):
+    """A grey picture `[H, W, 3]`, the class, and the mask `[H, W]` of the one shape in colour."""
+
+    pixels: NDArray[np.uint8]
+    label: int
+    mask: NDArray[np.bool_]
+
+
+def tinted_scenes(count: int, first: int) -> list[Tinted]:
+    """So many pictures, from a number on; those with less than two shapes are passed over."""
+    found: list[Tinted] = []
     number = first
     while len(found) < count:
-        if len(plan_scene(0, number, SIZE).kinds) == 1:
-            scene = make_scene(0, number, SIZE)
-            if len(scene.labels) == 1:
-                found.append(scene)
+        scene = make_scene(0, number, SIZE)
+        if len(scene.labels) > 1:
+            random = np.random.default_rng([0, number])
+            masks = decode_masks(scene.rles, scene.pixels.shape[:2])
+            mask = masks[random.integers(len(masks))]
+            label = int(random.integers(len(COLOURS)))
+            grey = scene.pixels.mean(axis=2, keepdims=True).repeat(3, axis=2)
+            colour = (80 + 0.65 * grey) * np.array(list(COLOURS.values())[label])
+            pixels = np.where(mask[..., None], colour, grey).clip(0, 255).astype(np.uint8)
+            found.append(Tinted(pixels, label, mask))
         number += 1
     return found
 
 
-def write_folders(scenes: list[Scene], folder: Path) -> None:
+def write_folders(scenes: list[Tinted], folder: Path) -> None:
     for number, scene in enumerate(scenes):
-        place = folder / CLASSES[scene.labels[0]]
+        place = folder / list(COLOURS)[scene.label]
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(scene.pixels).save(place / f"{number:05}.png")
 
 
-def write_places(scenes: list[Scene], folder: Path) -> None:
+def write_places(scenes: list[Tinted], folder: Path, split: str) -> None:
     (folder / "images").mkdir(parents=True, exist_ok=True)
     images, objects = [], []
     for number, scene in enumerate(scenes, 1):
-        name = f"{number:05}.png"
+        name = f"{split}_{number:05}.png"
         Image.fromarray(scene.pixels).save(folder / "images" / name)
-        height, width = scene.pixels.shape[:2]
+        height, width = scene.mask.shape
         images.append({"id": number, "file_name": f"images/{name}", "height": height, "width": width})
-        left, top, right, bottom = scene.boxes[0].tolist()
-        mask = {"size": [height, width], "counts": scene.rles[0]["counts"].decode()}
-        about = {"id": number, "image_id": number, "category_id": int(scene.labels[0]) + 1, "iscrowd": 0}
-        box = [left, top, right - left, bottom - top]
-        objects.append({**about, "bbox": box, "area": float(scene.area[0]), "segmentation": mask})
-    categories = [{"id": number, "name": name} for number, name in enumerate(CLASSES, 1)]
+        rows, columns = np.nonzero(scene.mask)
+        left, top = int(columns.min()), int(rows.min())
+        box = [left, top, int(columns.max()) + 1 - left, int(rows.max()) + 1 - top]
+        runs = np.flatnonzero(np.diff(np.concatenate(([0], scene.mask.T.ravel().astype(np.int8), [0]))))
+        ends = np.concatenate(([0], runs, [] if runs[-1] == scene.mask.size else [scene.mask.size]))
+        about = {"id": number, "image_id": number, "category_id": scene.label + 1, "iscrowd": 0, "bbox": box}
+        shape = {"size": [height, width], "counts": np.diff(ends).astype(int).tolist()}
+        objects.append({**about, "area": int(scene.mask.sum()), "segmentation": shape})
+    categories = [{"id": number, "name": name} for number, name in enumerate(COLOURS, 1)]
     record = {"images": images, "annotations": objects, "categories": categories}
     (folder / "annotations").mkdir(exist_ok=True)
-    (folder / "annotations" / "instances_val.json").write_text(json.dumps(record))
+    (folder / "annotations" / f"instances_{split}.json").write_text(json.dumps(record))
 
 
 def main(folder: Path) -> None:
     for place, (name, count) in enumerate(COUNTS.items()):
-        scenes = single_shapes(count, first=place * 10**6)
-        write = write_places if name == "places" else write_folders
-        write(scenes, folder / name if name == "places" else folder / "labels" / name)
-        shares = np.bincount([scene.labels[0] for scene in scenes], minlength=len(CLASSES))
-        print(f"{name}: {count:,} pictures,", ", ".join(f"{n} {c}" for c, n in zip(CLASSES, shares, strict=True)))
+        scenes = tinted_scenes(count, first=place * 10**6)
+        write_folders(scenes, folder / "labels" / name)
+        write_places(scenes[:PLACED], folder / "places", name)
+        print(f"{name}: {count:,} pictures")
 
 
 if __name__ == "__main__":

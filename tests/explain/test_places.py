@@ -147,7 +147,8 @@ def test_probability_grids_are_means_of_attention(name: str) -> None:
     assert [grid.layer for grid in found.layers] == [layer.name for layer in layers] and found.images == 3
     for grid, layer in zip(found.layers, layers, strict=True):
         rows = attention(seen, layer=layer.name, at=(9, 20)).weights[:, :, 0, layer.grid.aux :]
-        np.testing.assert_allclose(grid.heads.reshape(len(grid.heads), -1), rows.mean(axis=0), atol=1e-6 * abs(rows).max())
+        found_mean, tolerance = grid.heads.reshape(len(grid.heads), -1), 1e-6 * abs(rows).max()
+        np.testing.assert_allclose(found_mean, rows.mean(axis=0), atol=tolerance)
         assert grid.query == (20 // layer.cell[0], 9 // layer.cell[1])
 
 

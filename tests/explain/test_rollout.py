@@ -83,12 +83,9 @@ def test_identity_attention_rolls_out_to_the_identity() -> None:
     assert torch.equal(whole(seen), torch.eye(seen.layers[0].grid.tokens).expand(2, -1, -1))
 
 
-@pytest.mark.parametrize("name", NANO)
-def test_a_deformable_merge_hands_down_what_it_sampled(name: str) -> None:
+def test_a_deformable_merge_hands_down_what_it_sampled() -> None:
     """The gradient of a merge's output reaches the cells that it hands shares to, and no others."""
-    model = build(name)
-    if not any("offsets" in key for key, _ in model.named_parameters()):
-        pytest.skip("has no deformable merge")
+    model = build("lit_nano")
     merge = model.stages[1].merge
     with torch.no_grad():
         merge.offsets.bias.copy_(torch.tensor([0.3, -0.6, 1.2, 0.4, -0.7, 0.1, 0.5, 0.5]))

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,12 +32,12 @@ def draw_rows(
     """Panels in rows.
 
     Args:
-        rows: The panels; a single row of many is broken into lines.
+        rows: The panels; a single row of many without a name is broken into lines.
         title: Above everything.
         names: What each row is, at its left.
         note: A warning below everything.
     """
-    if len(rows) == 1 and len(rows[0]) > ACROSS:
+    if len(rows) == 1 and len(rows[0]) > ACROSS and not names:
         first = list(rows[0])
         rows = [first[start : start + ACROSS] for start in range(0, len(first), ACROSS)]
     across = max(map(len, rows))
@@ -83,7 +83,10 @@ def draw_maps(maps: Maps, picture: Image.Image, *, image: int = 0, title: str = 
     """
     seen = Panel("input", picture, maps.image_size, marks=maps.marks)
     label = maps.label if title == "" else f"{title}: {maps.label}"
-    return draw_rows([[seen, *panels_of(maps, picture, image)]], title=label, note=note)
+    shown = panels_of(maps, picture, image)
+    if maps.cell == (1, 1):  # a mark would hide the few pixels that matter
+        shown = [replace(panel, marks=()) for panel in shown]
+    return draw_rows([[seen, *shown]], title=label, note=note)
 
 
 def draw_global_tokens(found: GlobalTokens, picture: Image.Image, *, image: int = 0, note: str = "") -> "Figure":

@@ -21,6 +21,7 @@ from .receptive_field import receptive_field
 from .rollout import rollout
 from .sampling import sampling_points
 from .subjects import Opened
+from .truth import BACKGROUND
 from .views import View
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def dense_row(opened: Opened, view: View, wishes: Wishes) -> DenseRow:
             "the run of a segmenter or detector."
         )
     seen = capture(opened.model, view.normalised(opened.input))
-    found = predicted_classes(seen.output, 0, view.size, only=wishes.classes or None)
+    found = predicted_classes(seen.output, 0, view.size, sure=opened.threshold, only=wishes.classes or None)
     if not found.numbers:
         asked = "any class" if not wishes.classes else ", ".join(map(opened.class_name, wishes.classes))
         raise ValueError(f"{opened.name} does not find {asked} in this image, so there is no map to make.")
@@ -113,8 +114,10 @@ def dense_row(opened: Opened, view: View, wishes: Wishes) -> DenseRow:
         fusion=wishes.fusion,
         discard=wishes.discard,
     )
-    prediction = Panel("prediction", view.picture, view.size, regions=found.regions, boxes=found.boxes)
-    legend = tuple(zip(names, found.numbers, strict=True))
+    ground = opened.classes.index(BACKGROUND) if BACKGROUND in opened.classes else None
+    regions = found.regions if found.regions is None else np.where(found.regions == ground, -1, found.regions)
+    prediction = Panel("prediction", view.picture, view.size, regions=regions, boxes=found.boxes)
+    legend = tuple(pair for pair in zip(names, found.numbers, strict=True) if pair[1] != ground)
     return DenseRow(opened.name, view.picture, prediction, legend, made)
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from .dense import masks_of_boxes
 
-SURE = 0.3  # score from which a detected object counts
-
 
 @dataclass(frozen=True)
 class Predicted:
@@ -34,7 +32,7 @@ class Predicted:
 
 
 def predicted_classes(
-    output: Any, image: int, size: tuple[int, int], *, sure: float = SURE, only: Sequence[int] | None = None
+    output: Any, image: int, size: tuple[int, int], *, sure: float = 0.5, only: Sequence[int] | None = None
 ) -> Predicted:
     """The classes in a model's answer for one image.
 

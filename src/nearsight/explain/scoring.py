@@ -178,7 +178,7 @@ def cases_of(opened: Opened, image: Known, methods: Sequence[str], random: np.ra
         made = {name: [map_of_answer(seen, name, number)] for name in methods}
         regions: list[Tensor | None] = [None]
     else:
-        predicted = predicted_classes(seen.output, 0, image.view.size, only=list(image.places))
+        predicted = predicted_classes(seen.output, 0, image.view.size, sure=opened.threshold, only=list(image.places))
         if not predicted.numbers:
             return []
         found = list(predicted.numbers)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ class Opened:
         classes: Names of its classes; empty if they are not known.
         input: What it wants to be fed.
         learned: Whether its weights are learned.
+        threshold: Of a detector: score from which an object counts as found.
     """
 
     model: nn.Module
@@ -34,6 +35,7 @@ class Opened:
     classes: tuple[str, ...]
     input: "Input | SceneInput"
     learned: bool
+    threshold: float = 0.5
 
     @property
     def note(self) -> str:
@@ -85,9 +87,8 @@ def open_model(target: str | Path, seed: int = 0) -> Opened:
     file = model_file(target)
     about = read_description(file)
     if about.get("trained"):
-        trained: Any = open_trained(target)
-        task = about["trained"].get("task", "classify")
-        return Opened(trained.model.eval(), trained.name, task, trained.classes, trained.input, learned=True)
+        run = open_trained(target)
+        return Opened(run.model.eval(), run.name, run.task, run.classes, run.input, True, run.threshold)
     model = load(file)
     return Opened(model.eval(), about["name"] or "model", "classify", (), input_of(model, None), learned=True)
 
