@@ -158,7 +158,7 @@ def test_without_a_network_it_says_what_to_put_where(cache: Path, name: str, fol
 
 
 def test_every_name_that_is_offered_opens_something() -> None:
-    assert set(NAMES) == {"digits", *named.NAMED}
+    assert set(NAMES) == {"digits", "shapes", *named.NAMED}
 
 
 def test_the_cache_lies_in_the_home_folder_unless_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

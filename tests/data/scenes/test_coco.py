@@ -121,6 +121,27 @@ def test_run_lengths_of_any_size_survive() -> None:
     assert expand(b"") is None
 
 
+def test_blocks_are_encoded_as_the_whole_mask_would_be() -> None:
+    from nearsight.data.scenes.objects import encode_masks
+    from nearsight.data.scenes.runs import encode_block
+
+    random = np.random.default_rng(0)
+    for size, rows, columns in (
+        ((20, 30), slice(3, 11), slice(4, 22)),
+        ((20, 30), slice(0, 20), slice(5, 9)),
+        ((7, 5), slice(0, 7), slice(0, 5)),
+        ((4, 6), slice(2, 4), slice(0, 6)),
+        ((4, 6), slice(0, 0), slice(0, 0)),
+    ):
+        for share in (0.0, 0.3, 0.9, 1.0):
+            mask = np.zeros(size, dtype=bool)
+            mask[rows, columns] = random.random(mask[rows, columns].shape) < share
+            whole = encode_masks(mask[None])[0]
+            block = encode_block(mask[rows, columns], (rows.start, columns.start), size)
+            assert block["counts"] == whole["counts"]
+            assert list(block["size"]) == list(whole["size"])
+
+
 def test_crowds_keep_their_flag_and_mask(tmp_path: Path, coco_content) -> None:
     content = coco_content(["0.png"])
     runs = [0, 40 * 10, 40 * 50]

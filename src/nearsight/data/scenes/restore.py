@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .objects import encode_masks
+from .runs import encode_block
 
 AT_ONCE = 2**26  # numbers of a map that are enlarged at a time
 
@@ -38,19 +38,28 @@ def restore_classes(scores: Tensor, original: Size) -> NDArray[np.uint8]:
 
 def restore_masks(masks: Tensor, shown: Size, original: Size) -> list[dict[str, Any]]:
     """Masks `[n, H, W]` of a batch as run lengths in the original image."""
-    inside = masks[:, : shown[0], : shown[1]].numpy().astype(np.float32)
+    inside = masks[:, : shown[0], : shown[1]].numpy()
     down, across = (bilinear(old, new) for old, new in zip(shown, original, strict=True))
-    rles = []
-    for mask in inside:  # one at a time: a hundred masks of a large photograph would not fit into memory
-        large = np.zeros((1, *original), dtype=bool)
-        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-        if len(rows):  # only the part that holds the mask is enlarged
-            top, left = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-            tall, wide = (np.flatnonzero(way.any(axis=1)) for way in (down[:, top], across[:, left]))
-            there = slice(tall[0], tall[-1] + 1), slice(wide[0], wide[-1] + 1)
-            large[0][there] = down[there[0], top] @ mask[top, left] @ across[there[1], left].T > 0.5
-        rles += encode_masks(large)
-    return rles
+    return [restore_mask(mask, down, across) for mask in inside]
+
+
+def restore_mask(mask: NDArray[np.bool_], down: NDArray[np.float32], across: NDArray[np.float32]) -> dict[str, Any]:
+    """A mask `[h, w]` as run lengths in the original image; only the part that holds something is enlarged."""
+    size = len(down), len(across)
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not len(rows):
+        return encode_block(np.zeros((0, 0), dtype=bool), (0, 0), size)
+    part = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+    tall = reached(part[0], *down.shape)
+    wide = reached(part[1], *across.shape)
+    large = down[tall, part[0]] @ mask[part].astype(np.float32) @ across[wide, part[1]].T
+    return encode_block(large > 0.5, (tall.start, wide.start), size)
+
+
+def reached(part: slice, new: int, old: int) -> slice:
+    """The new pixels that some old ones have a share in, and perhaps one more on either side."""
+    first, last = math.floor((part.start - 0.5) * new / old) - 1, math.ceil((part.stop + 0.5) * new / old) + 1
+    return slice(max(0, first), min(new, last))
 
 
 def bilinear(old: int, new: int) -> NDArray[np.float32]:

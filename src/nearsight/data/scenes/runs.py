@@ -63,3 +63,30 @@ def expand(text: bytes) -> NDArray[np.int64] | None:
     numbers[1::2] = np.cumsum(numbers[1::2])
     numbers[2::2] = np.cumsum(numbers[2::2])
     return numbers if numbers.min() >= 0 else None
+
+
+def encode_block(block: NDArray[np.bool_], corner: tuple[int, int], size: tuple[int, int]) -> Rle:
+    """Run lengths of a mask that is empty around a block; only the block is looked at.
+
+    Args:
+        block: The part that may hold something `[h, w]`.
+        corner: Its first row and column.
+        size: Height and width of the mask.
+
+    Example:
+        >>> expand(encode_block(np.array([[True, True]]), (1, 2), (3, 5))["counts"])
+        array([7, 1, 2, 1, 4])
+    """
+    from faster_coco_eval.core import mask as codec
+
+    height, width = size
+    columns = np.zeros((block.shape[1], block.shape[0] + 2), dtype=bool)  # masks run down, column by column
+    columns[:, 1:-1] = block.T
+    column, row = np.nonzero(columns[:, 1:] != columns[:, :-1])
+    edges = (column + corner[1]) * height + row + corner[0]
+    if block.shape[0] == height:  # runs may go on from the foot of a column to the head of the next
+        again = np.flatnonzero(edges[1::2][:-1] == edges[2::2])
+        edges = np.delete(edges, np.concatenate([2 * again + 1, 2 * again + 2]))
+    counts = np.diff(np.concatenate([[0], edges, [height * width]]))
+    counts = counts[:-1] if counts[-1] == 0 else counts
+    return codec.frPyObjects({"size": [height, width], "counts": counts.tolist()}, height, width)
