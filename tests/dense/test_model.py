@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from scenes import DETECTORS, SEGMENTERS, SMALL, scene
 
 from nearsight import fold
 from nearsight.dense import HEADS, DenseModel, DenseSpec, TimmBackbone, from_json, to_json
 from nearsight.models import MODELS
+from scenes import DETECTORS, SEGMENTERS, SMALL, scene
 
 
 def build(head: str, backbone: str = "lit_nano", classes: int = 2) -> DenseModel:
@@ -30,6 +30,17 @@ def test_every_parameter_learns(head: str) -> None:
     assert all(loss.ndim == 0 and loss.isfinite() for loss in losses.values())
     sum(losses.values()).backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
+
+
+@pytest.mark.parametrize("head", SMALL)
+def test_half_the_bits_train_and_predict(head: str) -> None:
+    model = build(head, "dwnet_nano")
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = model.train()(torch.randn(2, 3, 64, 80), targets=targets_for(head))
+        assert all(loss.isfinite() and loss.dtype == torch.float32 for loss in losses.values())
+        found = model.eval()(torch.randn(1, 3, 64, 80))
+    if head in DETECTORS:
+        assert found[0]["boxes"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("head", DETECTORS)

@@ -47,6 +47,17 @@ def test_a_backbone_comes_from_a_classifier_of_another_size(name: str, tmp_path:
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
+def test_a_class_token_that_joins_late_stays_behind(tmp_path: Path) -> None:
+    """LIT-Ti's detector has no class token (as released); the patches keep their positions."""
+    classifier = create_model("lit_tiny", num_classes=3, img_size=64).eval()
+    save_model(classifier, tmp_path / "model.safetensors")
+    model = DenseModel(DenseSpec(replace(MODELS["lit_tiny"], img_size=64), LinearHead()), 2).eval()
+    assert "left out there: head, norm, stages;" in model.load_backbone(tmp_path)
+    ours, theirs = (one.stages[3].position.table for one in (model.pyramid.backbone, classifier))
+    assert torch.equal(ours, theirs[:, 1:])
+    assert not any("aux_tokens" in name for name, _ in model.named_parameters())
+
+
 def test_a_backbone_comes_from_another_dense_model(tmp_path: Path) -> None:
     first = DenseModel(DenseSpec(MODELS["deit_nano"], SMALL["semantic-fpn"]), 2)
     save_dense(first, tmp_path / "model.safetensors")

@@ -88,8 +88,8 @@ def load_backbone(model: DenseModel, path: Path) -> str:
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"There are no weights at {file}; give a weight file or the folder of a finished run.")
-    theirs = pyramid_tensors(model, file)
     own = model.pyramid.state_dict()
+    theirs = {name: of_patches(name, tensor, own) for name, tensor in pyramid_tensors(model, file).items()}
     counters = {name for name in own if name.endswith("num_batches_tracked")}
     missing = [name for name in own if name.startswith("backbone.") and name not in theirs and name not in counters]
     wrong = [name for name in own if name in theirs and theirs[name].shape != own[name].shape]
@@ -107,6 +107,13 @@ def load_backbone(model: DenseModel, path: Path) -> str:
         f"The backbone has {len(taken)} tensors from {file}; left out there: {', '.join(left) or 'nothing'}; new here: "
         f"{', '.join([*fresh, 'the head'])}."
     )
+
+
+def of_patches(name: str, tensor: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+    """Positions `[1, aux + N, C]` without those of tokens that our backbone lacks; other tensors as they are."""
+    if not name.endswith("position.table") or name not in own:
+        return tensor
+    return tensor[:, max(tensor.shape[1] - own[name].shape[1], 0) :]
 
 
 def part_of(name: str) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..models import MODELS, BackboneSpec
+from .dense import DenseRecipe
 from .explanations import Explanation
 from .figures import UNITS, Figure, agrees
 from .own import plan
@@ -69,9 +70,9 @@ def reproduce(paper: str | None = None) -> list[Verdict]:
         paper: `localvit`, `lightvit`, `lit`, `dwconv` or `life`; None for all five.
 
     Example:
-        >>> verdicts = reproduce("life")
+        >>> verdicts = reproduce("localvit")
         >>> sorted({v.status for v in verdicts})
-        ['explained', 'match', 'no figures', 'not built']
+        ['explained', 'match']
     """
     return [judge(row) for row in rows_of(paper)]
 
@@ -84,14 +85,14 @@ def judge(row: Row) -> Verdict:
             return Verdict(row, "not built", reason=what.reason)
         case Derived():
             return compare(row, Verdict(row, "no figures", what.what), what.figures(), what)
-        case Recipe():
+        case Recipe() | DenseRecipe():
             measured = measure(what)
             cost = measured.cost
             ours = {key: (cost.parameters if key == "params_m" else cost.macs) / unit for key, unit in UNITS.items()}
             return compare(row, Verdict(row, "no figures", str(what), measured), ours, what)
 
 
-def compare(row: Row, base: Verdict, ours: dict[str, float], what: Recipe | Derived) -> Verdict:
+def compare(row: Row, base: Verdict, ours: dict[str, float], what: Recipe | DenseRecipe | Derived) -> Verdict:
     """Put our figures beside those printed."""
     figures = tuple(Figure(row, key, printed, ours[key], what) for key, printed in row.costs.items())
     if not figures:

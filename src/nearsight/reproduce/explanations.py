@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from . import conventions
+from .dense import DenseRecipe, survey
 from .figures import Figure, agrees, between, truncates
 from .published import published_rows
-from .recipe import Recipe, measure, recipe
+from .recipe import Countable, Recipe, measure, recipe
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,13 @@ class Explanation:
     cause: bool = True
 
 
-def counted(other: Callable[[Recipe], int]) -> Callable[[Figure], bool]:
+def counted(other: Callable[[Any], int]) -> Callable[[Figure], bool]:
     """The figure comes out with another way to count."""
 
     def test(figure: Figure) -> bool:
-        return isinstance(figure.plan, Recipe) and agrees(figure.printed, other(figure.plan) / figure.unit)
+        return isinstance(figure.plan, Recipe | DenseRecipe) and agrees(
+            figure.printed, other(figure.plan) / figure.unit
+        )
 
     return test
 
@@ -74,23 +78,28 @@ def within(share: float) -> Callable[[Figure], bool]:
     return lambda figure: abs(figure.ours - float(figure.printed)) <= share * float(figure.printed)
 
 
-def products(what: Recipe) -> int:
+def products(what: Countable) -> int:
     """The plain count of multiply-adds."""
     return measure(what).cost.macs
 
 
-def elementwise_between(count: Callable[[Recipe], int] = products) -> Callable[[Figure], bool]:
+def elementwise_between(count: Callable[[Any], int] = products) -> Callable[[Figure], bool]:
     """The figure lies between a count of products and that count plus all element-wise work."""
 
     def test(figure: Figure) -> bool:
-        assert isinstance(figure.plan, Recipe)
+        assert isinstance(figure.plan, Recipe | DenseRecipe)
         low = count(figure.plan)
-        return between(figure.printed, low / 1e9, (low + conventions.elementwise(figure.plan)) / 1e9)
+        return between(figure.printed, low / 1e9, (low + elementwise(figure.plan)) / 1e9)
 
     return test
 
 
-def formula(what: Recipe) -> int:
+def elementwise(what: Recipe | DenseRecipe) -> int:
+    """Element-wise operations for one image."""
+    return survey(what).elementwise if isinstance(what, DenseRecipe) else conventions.elementwise(what)
+
+
+def formula(what: Countable) -> int:
     """LightViT's release formula."""
     return measure(what).formula or 0
 

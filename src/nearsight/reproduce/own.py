@@ -13,13 +13,14 @@ from ..models import MODELS
 from ..models.lightvit import lightvit
 from ..parts import BiGate, ConcatMerge, DepthWise, Global, LinearQkv, LocalityFfn
 from ..parts.slots import Site
+from .dense import DenseRecipe, plan_dense
 from .formula import lightvit_formula
 from .published import Row
 from .quoted import QUOTED
-from .recipe import DENSE, Derived, NotBuilt, Recipe, measure, recipe
+from .recipe import Derived, NotBuilt, Recipe, measure, recipe
 from .transplants import with_depthwise, with_window_attention
 
-Plan = Recipe | Derived | NotBuilt
+Plan = Recipe | DenseRecipe | Derived | NotBuilt
 HEADS = (3, 6, 12, 24)
 ACTIVATIONS = {"relu6": "relu6", "h-swish": "hswish"}
 
@@ -27,7 +28,7 @@ ACTIVATIONS = {"relu6": "relu6", "h-swish": "hswish"}
 def plan(row: Row) -> Plan:
     """How the figures of a row are obtained."""
     if row.dense:
-        return DENSE
+        return plan_dense(row)
     return PAPER_PLANS[row.paper](row)
 
 

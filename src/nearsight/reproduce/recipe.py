@@ -1,9 +1,9 @@
 """How the model of a row is built, and what it costs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import timm
 import torch
@@ -13,6 +13,19 @@ from torch.overrides import TorchFunctionMode
 from ..counting import Cost, count
 from ..models import BackboneSpec
 from ..models.registry import create_from_spec
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a recipe costs.
+
+    Attributes:
+        cost: The count.
+        formula: Multiply-adds by the formula behind the printed figure, if there is one.
+    """
+
+    cost: Cost
+    formula: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,12 @@ class Recipe:
                 model = timm.create_model(self.model, **dict(self.options))
             return self.change(model) if self.change else model
 
+    def measure(self) -> Measured:
+        """Count the model."""
+        model = self.build()
+        formula = self.formula(model.spec, self.image_size) if self.formula else None  # type: ignore[arg-type]
+        return Measured(count(model, self.image_size), formula)
+
 
 @dataclass(frozen=True)
 class NotBuilt:
@@ -67,7 +86,6 @@ class Derived:
     figures: Callable[[], dict[str, float]]
 
 
-DENSE = NotBuilt("needs the detection and segmentation tasks")
 NOT_SHIPPED = NotBuilt("neither timm nor torchvision ships it")
 
 
@@ -76,25 +94,22 @@ def recipe(model: str, image_size: int = 224, **options: Any) -> Recipe:
     return Recipe(model, tuple(sorted(options.items())), image_size)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a recipe costs.
+class Countable(Hashable, Protocol):
+    """A recipe of a classifier, a detector or a segmenter."""
 
-    Attributes:
-        cost: The count.
-        formula: Multiply-adds by the formula behind the printed figure, if there is one.
-    """
+    def build(self) -> nn.Module:
+        """What is counted, on the meta device."""
+        ...
 
-    cost: Cost
-    formula: int | None = None
+    def measure(self) -> Measured:
+        """Count it."""
+        ...
 
 
 @cache
-def measure(what: Recipe) -> Measured:
+def measure(what: Countable) -> Measured:
     """Count a recipe, once."""
-    model = what.build()
-    formula = what.formula(model.spec, what.image_size) if what.formula else None  # type: ignore[arg-type]
-    return Measured(count(model, what.image_size), formula)
+    return what.measure()
 
 
 def short(value: Any) -> str:

@@ -5,6 +5,7 @@ entry with `cause=False` says what was tried and stands for a figure within the 
 """
 
 from . import conventions
+from .dense_register import DENSE_REGISTER
 from .explanations import (
     Cover,
     Explanation,
@@ -109,6 +110,7 @@ REGISTER = (
             Cover("localvit", MACS, ("Low 1-8", "All 1-12", "EfficientNet-B4", "T2T-ViT-7")),
             Cover("lit", MACS, ("ResNet-101", "PVT-S w/ MSA removed 1")),
             Cover("life", MACS, ("Resnet-50", "DeiT-T", "DeiT-S", "DeiT-S-LIFE", "Swinv2-T", "Swinv2-T-LIFE")),
+            Cover("life", MACS, tables=("Table 2", "Table 3")),
         ),
         elementwise_between(),
     ),
@@ -252,6 +254,7 @@ REGISTER = (
         within(0.01),
         cause=False,
     ),
+    *DENSE_REGISTER,
 )
 
 
