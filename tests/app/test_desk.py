@@ -3,7 +3,7 @@
 import io
 import re
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,12 @@ from nearsight.app.desk import Choice, Desk
 from nearsight.app.looking import Recent
 from nearsight.app.sources import offered
 from nearsight.app.tiles import METHODS, Wish, draw_tiles
+from nearsight.checkpoints.dense import save_dense
+from nearsight.data.scenes.transforms import SceneInput
+from nearsight.dense import DenseModel, DenseSpec, LinearHead
 from nearsight.explain import attention, receptive_field
 from nearsight.explain.panels import VEIL, limits
+from nearsight.models import MODELS
 
 ALL = tuple(name for name in METHODS if name != "Grad-CAM")
 
@@ -57,7 +61,7 @@ def test_the_attention_tile_is_the_attention(desk: Desk) -> None:
     view = desk.view("deit_nano", choice)
     (tile,) = draw_tiles(view, Wish(choice.place, "1.2", 1, ("Attention",)))
     assert choice.place is not None
-    found = attention(view.subject.model, view.images, layer="1.2", at=view.to_model(choice.place))
+    found = attention(view.opened.model, view.images, layer="1.2", at=view.to_model(choice.place))
     assert tile.picture.size == (448, 448) and "layer 1.2, head 2" in tile.about
     shares = found.weights[0, 1, 0, 1:].reshape(16, 16)
     assert float(tile.high) == pytest.approx(shares.max(), rel=5e-3)
@@ -73,7 +77,7 @@ def test_the_receptive_field_is_that_of_the_method(desk: Desk) -> None:
     layer = view.layer(None)
     for at in ((3.0, 3.0), (40.0, 22.0)):  # the second walks back a graph that is kept
         quick = view.dependence(layer, layer.token_at(*at))
-        expected = receptive_field(view.subject.model, view.images, layer=layer.name, at=at).values[0, 0]
+        expected = receptive_field(view.opened.model, view.images, layer=layer.name, at=at).values[0, 0]
         assert torch.allclose(quick, torch.from_numpy(expected), atol=1e-7)
 
 
@@ -91,6 +95,23 @@ def test_each_model_shows_what_it_has(desk: Desk, model: str, titles: list[str])
     assert re.findall(r"<figcaption><b>(.*?)</b>", block) == titles
     assert "The weights are random" in block and "nearsight app RUN" in block
     assert not re.search(r"""(?:src|href)=["'](?!data:)|url\(|https?:""", block)
+
+
+def test_a_segmenter_shows_what_it_found_and_why(tmp_path: Path) -> None:
+    """A new head on a new backbone, saved as a run: what it finds is noise, but is shown like any other."""
+    torch.manual_seed(0)
+    model = DenseModel(DenseSpec(MODELS["swin_nano"], LinearHead()), 3, masks=False)
+    about = {"task": "segment", "classes": ["sky", "sea", "sand"], "input": asdict(SceneInput(48))}
+    save_dense(model, tmp_path / "model.safetensors", name="swin_nano", trained=about)
+    Image.new("RGB", (120, 60), "navy").save(tmp_path / "long.png")
+    desk = Desk([str(tmp_path)])
+    choice = desk.click(Choice(desk.take(tmp_path / "long.png"), first=str(tmp_path)), 10, 20)
+    view = desk.view(str(tmp_path), choice)
+    assert view.part.size[1] > view.part.size[0] and view.shown.width == 448  # the whole picture, not its middle
+    (block,) = desk.blocks(choice)
+    titles = re.findall(r"<figcaption><b>(.*?)</b>", block)
+    assert titles == ["Prediction", "Attention", "Receptive field", "Dense roll-out"]
+    assert {answer.name for answer in view.answers} <= {"sky", "sea", "sand"} and ">trained<" in block
 
 
 def test_two_models_and_one_that_can_not_be_looked_into(desk: Desk) -> None:
@@ -152,6 +173,7 @@ def test_what_is_given_comes_first(trained_run: Path) -> None:
     desk = Desk(sources)
     (block,) = desk.blocks(Choice(first=str(trained_run), methods=("Attention", "Roll-out")))
     assert ">trained<" in block and "random" not in block and "&lt;b&gt;seven" in block
-    assert desk.view(str(trained_run), Choice()).input.size == (32, 32)
+    assert "<h3>mine (localvit_nano)</h3>" in block
+    assert desk.view(str(trained_run), Choice()).part.size == (32, 32)
     with pytest.raises(ValueError, match="Neither Nearsight nor timm has a model 'no_such_nano'"):
         offered(["no_such_nano"])

@@ -30,7 +30,7 @@ class Choice:
         picture: Which picture: `sample:NAME`, or the fingerprint of an upload.
         first: A model.
         second: Another beside it, or none.
-        side: Longer side in pixels of what the models see; None: their own.
+        side: Shorter side in pixels of what the models see; None: their own.
         place: Of the last click, as shares of the picture's width and height.
         first_layer: Name of a layer; None: one in the middle.
         second_layer: The same of the second model.
@@ -110,7 +110,7 @@ class Desk:
             picture = view.shown.copy()
             if choice.place is not None:
                 x, y = view.to_model(choice.place)
-                ring(picture, x * picture.width / view.input.size[1], y * picture.height / view.input.size[0])
+                ring(picture, x * picture.width / view.part.size[1], y * picture.height / view.part.size[0])
             return picture
 
     def blocks(self, choice: Choice) -> list[str]:
@@ -150,8 +150,8 @@ def draw_figure(drawn: list[tuple[View, list[Tile]]], picture: Image.Image) -> "
     for view, tiles in drawn:
         size = (picture.height, picture.width)
         rows.append([Panel("input", picture, size), *(tile_panel(tile, size) for tile in tiles)])
-        names.append(view.subject.name)
-    random = [view.subject.name for view, _ in drawn if view.subject.weights == "random"]
+        names.append(view.label)
+    random = [view.label for view, _ in drawn if not view.opened.learned]
     note = f"Random weights, not trained: {', '.join(dict.fromkeys(random))}" if random else ""
     return draw_rows(rows, title="What the models see at the marked place", names=names, note=note)
 

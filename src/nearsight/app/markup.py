@@ -17,22 +17,21 @@ LOSSLESS = 40_000  # pixels up to which a picture is sent without loss
 
 def model_block(view: View, tiles: Sequence[Tile]) -> str:
     """A model: its name, its answers and its tiles."""
-    height, width = view.input.size
-    kinds = {"trained": "trained", "converted": "released weights", "random": "random weights"}
-    weights = kinds[view.subject.weights]
+    height, width = view.part.size
+    kind, weights = ("trained", "trained") if view.opened.learned else ("random", "random weights")
     head = (
-        f'<header><h3>{escape(view.subject.name)}</h3><span class="ns-tag ns-{view.subject.weights}">{weights}</span>'
+        f'<header><h3>{escape(view.label)}</h3><span class="ns-tag ns-{kind}">{weights}</span>'
         f'<span class="ns-size">sees {width}×{height} pixels</span></header>'
     )
     note = ""
-    if view.subject.weights == "random":
+    if not view.opened.learned:
         note = (
             '<p class="ns-note">The weights are random: this model was not trained, and neither its answers nor its '
             "maps mean anything yet. Train it (<code>nearsight train</code>) and open the run: "
             "<code>nearsight app RUN</code>.</p>"
         )
-    shown = "".join(tile_block(tile, view.subject.name) for tile in tiles)
-    faint = " ns-faint" if view.subject.weights == "random" else ""
+    shown = "".join(tile_block(tile, view.label) for tile in tiles)
+    faint = "" if view.opened.learned else " ns-faint"
     return (
         f'<section class="ns-model">{head}<div class="ns-said"><div class="ns-answers{faint}">'
         f'{answer_bars(view.answers)}</div>{note}</div><div class="ns-tiles">{shown}</div></section>'
@@ -44,7 +43,7 @@ def answer_bars(answers: Sequence[Answer]) -> str:
     rows = []
     for answer in answers:
         share = 100 * answer.probability
-        name = answer.name if not answer.name.isdecimal() else f"class {answer.name}"
+        name = answer.name
         rows.append(
             f'<div class="ns-bar"><span class="ns-name" title="{escape(name)}">{escape(abbreviate(name, 32))}</span>'
             f'<span class="ns-track"><i style="width:{share:.1f}%"></i></span><b>{share:.1f} %</b></div>'

@@ -1,6 +1,6 @@
 """Which models a page offers."""
 
-from ..deploy.subject import open_subject
+from ..explain.subjects import open_model
 from ..factory import list_models
 
 FIRST = ("swin_nano", "iddwnet_nano", "lit_nano", "deit_nano", "lightvit_nano")
@@ -17,6 +17,6 @@ def offered(given: list[str]) -> list[str]:
         (['swin_nano', 'iddwnet_nano'], True)
     """
     for source in given:
-        open_subject(source)
+        open_model(source)
     nano = [*FIRST, *(name for name in list_models("*_nano*") if name not in FIRST)]
     return list(dict.fromkeys((*given, *nano)))

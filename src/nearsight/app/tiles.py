@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image, ImageColor, ImageDraw
 
 from ..explain import attention, global_tokens, kernels, sampling_points
 from ..explain.attention import middle
@@ -14,6 +14,7 @@ from ..explain.capture import Layer
 from ..explain.maps import Maps
 from ..explain.mixing import GatherMixing, TapMixing
 from ..explain.panels import MARK, SHARES, SIGNED, VEIL, limits, number
+from ..figures import COLOURS
 from .looking import View
 
 Pixels = NDArray[np.uint8]
@@ -127,13 +128,8 @@ def global_tile(view: View, wish: Wish) -> Tile:
     maps_shown = maps.values[0, :4]
     high = float(maps_shown.max())
     sheets = [overlay(faded(view), cells(maps, view, number), 0.0, high, SHARES) for number in range(len(maps_shown))]
-    side, gap = view.shown.width // 2, 6
-    height = view.shown.height // 2
-    page = Image.new("RGB", (2 * side + gap, -(-len(sheets) // 2) * (height + gap) - gap), "white")
-    for place, sheet in enumerate(sheets):
-        page.paste(sheet.resize((side, height)), (place % 2 * (side + gap), place // 2 * (height + gap)))
     about = f"what {len(sheets)} of {len(maps.titles)} global tokens gather in layer {layer.name}"
-    return Tile("Global tokens", about, page, "0", number(high), SHARES)
+    return Tile("Global tokens", about, sheet_of(sheets), "0", number(high), SHARES)
 
 
 def cam_tile(view: View, wish: Wish) -> Tile:
@@ -141,21 +137,57 @@ def cam_tile(view: View, wish: Wish) -> Tile:
     return map_tile("Grad-CAM", f"what speaks for {view.answers[0].name!r} in the last layer", view.cam, view)
 
 
+def prediction_tile(view: View, wish: Wish) -> Tile:
+    """What a segmenter or detector found."""
+    found = view.predicted
+    picture = faded(view)
+    colours = np.array([ImageColor.getrgb(colour) for colour in COLOURS], dtype=np.float32)
+    if found.regions is not None:
+        rows = np.arange(picture.height) * found.regions.shape[0] // picture.height
+        columns = np.arange(picture.width) * found.regions.shape[1] // picture.width
+        painted = colours[found.regions[rows[:, None], columns] % len(colours)]
+        mixed = VEIL * painted + (1 - VEIL) * np.asarray(picture, dtype=np.float32)
+        picture = Image.fromarray(mixed.astype(np.uint8))
+    draw = ImageDraw.Draw(picture)
+    scale = picture.width / view.part.size[1]
+    for sides, kind in found.boxes:
+        draw.rectangle([side * scale for side in sides], outline=COLOURS[kind % len(COLOURS)], width=3)
+    names = ", ".join(view.opened.class_name(kind) for kind in found.numbers[:4])
+    return Tile("Prediction", f"found: {names or 'nothing'}", picture)
+
+
+def dense_tile(view: View, wish: Wish) -> Tile:
+    """What each class that was found looks at."""
+    maps = view.dense
+    low, high = limits(maps.values[0, :4], signed=True)
+    sheets = [
+        overlay(faded(view), cells(maps, view, place), low, high, SIGNED) for place in range(min(4, len(maps.titles)))
+    ]
+    about = f"what {', '.join(maps.titles[: len(sheets)])} look at beyond what all do"
+    return Tile("Dense roll-out", about, sheet_of(sheets), number(low), number(high), SIGNED)
+
+
 METHODS: dict[str, Callable[[View, Wish], Tile]] = {
+    "Prediction": prediction_tile,
     "Attention": attention_tile,
     "Kernels": kernel_tile,
     "Sampling points": sampling_tile,
     "Global tokens": global_tile,
     "Receptive field": field_tile,
     "Roll-out": rollout_tile,
+    "Dense roll-out": dense_tile,
     "Grad-CAM": cam_tile,
 }
-FIRST = ("Attention", "Kernels", "Sampling points", "Global tokens", "Receptive field", "Roll-out")
+FIRST = tuple(name for name in METHODS if name != "Grad-CAM")
 
 
 def applies(method: str, view: View, layer: Layer) -> bool:
     """Whether a method has something to show for a model: not each has kernels, deformable merges or global tokens."""
     match method:
+        case "Prediction" | "Dense roll-out":
+            return view.opened.task != "classify" and (method == "Prediction" or bool(view.predicted.numbers))
+        case "Roll-out" | "Grad-CAM":
+            return view.opened.task == "classify"
         case "Kernels":
             return isinstance(layer.mixing, TapMixing)
         case "Sampling points":
@@ -233,6 +265,17 @@ def mosaic(kernels: NDArray[np.floating], low: float, high: float) -> Image.Imag
     for place, kernel in enumerate(kernels):
         one = Image.fromarray(coloured(kernel, low, high, SIGNED)).resize((cell, cell), Image.Resampling.NEAREST)
         page.paste(one, (place % across * (cell + 8), place // across * (cell + 8)))
+    return page
+
+
+def sheet_of(pictures: list[Image.Image]) -> Image.Image:
+    """One picture, or up to four beside each other in the size of one."""
+    if len(pictures) == 1:
+        return pictures[0]
+    gap, (width, height) = 6, (side // 2 for side in pictures[0].size)
+    page = Image.new("RGB", (2 * width + gap, -(-len(pictures) // 2) * (height + gap) - gap), "white")
+    for place, picture in enumerate(pictures):
+        page.paste(picture.resize((width, height)), (place % 2 * (width + gap), place // 2 * (height + gap)))
     return page
 
 
