@@ -101,6 +101,20 @@ def test_a_draw_decides_everything() -> None:
     assert first.shape != other.shape or not torch.equal(first, other)
 
 
+def test_colours_change_but_stay_in_their_order() -> None:
+    """Red stays red: channels are never exchanged, by which a sky would become a desert."""
+    red = Image.new("RGB", (40, 40), (200, 60, 30))
+    augment = SceneAugmentation(SceneAugment(distort=0.5), SceneInput(40))
+    seen = set()
+    for draw in range(30):
+        seed_draws(draw)
+        pixels, _ = augment(red, np.zeros((40, 40), dtype=np.uint8), (40, 40))
+        means = pixels.float().mean((1, 2))
+        assert means[0] == means.max()
+        seen.add(tuple(means.tolist()))
+    assert len(seen) > 20
+
+
 def test_what_is_cut_off_is_left_out_and_nothing_may_be_left() -> None:
     image, found = coloured((400, 400))
     augment = SceneAugmentation(SceneAugment(crop=40), SceneInput(400))

@@ -13,7 +13,6 @@ from PIL import Image
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 from torchvision import tv_tensors
-from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as change
 
 from ..augment import chance, to_tensor
@@ -160,7 +159,6 @@ class SceneAugmentation:
     def __init__(self, settings: "SceneAugment", input: SceneInput):
         self.settings = settings
         self.input = input
-        self.distort = v2.RandomPhotometricDistort(p=settings.distort) if settings.distort else None
 
     def __call__(self, image: Image.Image, annotation: Annotation, original: Size) -> tuple[Tensor, Any]:
         """A view of an image.
@@ -186,7 +184,7 @@ class SceneAugmentation:
             view = {name: change.horizontal_flip(value) for name, value in view.items()}
         if chance(settings.flip_vertical):
             view = {name: change.vertical_flip(value) for name, value in view.items()}
-        if self.distort is not None:
+        if settings.distort:
             view["image"] = self.distort(view["image"])
         return unwrap(view, annotation)
 
@@ -212,6 +210,15 @@ class SceneAugmentation:
         low, high = self.settings.cut_range
         height, width = (random.randint(min(low, side), min(high, side)) for side in size)
         return random.randint(0, size[0] - height), random.randint(0, size[1] - width), height, width
+
+    def distort(self, image: Tensor) -> Tensor:
+        """Change brightness, contrast, saturation and hue, each or not; contrast before or after the colours."""
+        changes = [(change.adjust_saturation, (0.5, 1.5)), (change.adjust_hue, (-0.05, 0.05))]
+        changes.insert(random.choice((0, 2)), (change.adjust_contrast, (0.5, 1.5)))
+        for adjust, limits in [(change.adjust_brightness, (0.875, 1.125)), *changes]:
+            if chance(self.settings.distort):
+                image = adjust(image, random.uniform(*limits))
+        return image
 
     def crop(self, view: dict[str, Any], side: int) -> dict[str, Any]:
         """A random square of the view, or all of a smaller one; if it can be had, no class fills too much of it."""
