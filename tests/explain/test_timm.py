@@ -128,6 +128,14 @@ LOCAL = {
 }
 
 
+def test_a_refusal_leaves_no_hooks() -> None:
+    model = build("vit")
+    model.blocks[1] = nn.Identity()
+    with pytest.raises(ValueError, match="Identity has no attention layer of its own"):
+        capture(model, pictures("vit"))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
 @pytest.mark.parametrize("kind", LOCAL)
 def test_localized_models_can_be_looked_into(kind: str) -> None:
     host, options = LOCAL[kind]

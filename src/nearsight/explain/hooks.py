@@ -45,8 +45,10 @@ class Recorder:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Hooks in place for a while."""
-        handles = list(self.place_hooks())
+        handles = []
         try:
+            for handle in self.place_hooks():  # one by one: what was placed before a refusal is taken away, too
+                handles.append(handle)
             yield
         finally:
             for handle in handles:

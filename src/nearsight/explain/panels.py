@@ -52,10 +52,11 @@ class Panel:
 
 
 def panels_of(maps: Maps, picture: Image.Image, image: int = 0) -> list[Panel]:
-    """A panel for each map of one image."""
-    rest: dict[str, Any] = {"cell": maps.cell, "label": maps.label, "signed": maps.signed, "marks": maps.marks}
-    named = zip(maps.titles, maps.values[image], strict=True)
-    return [Panel(title, picture, maps.image_size, values, **rest) for title, values in named]
+    """A panel for each map of one image; where each map is about a place of its own, that is marked."""
+    rest: dict[str, Any] = {"cell": maps.cell, "label": maps.label, "signed": maps.signed}
+    marks = [(mark,) for mark in maps.marks] if len(maps.marks) == len(maps.titles) else [maps.marks] * len(maps.titles)
+    rows = zip(maps.titles, maps.values[image], marks, strict=True)
+    return [Panel(title, picture, maps.image_size, values, marks=own, **rest) for title, values, own in rows]
 
 
 def draw_panel(axes: "Axes", panel: Panel) -> None:

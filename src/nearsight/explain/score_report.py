@@ -68,7 +68,8 @@ def draw_curves(scores: Scores) -> "Figure":
         for place, curve in zip(axes, (row.deletion_curve, row.insertion_curve), strict=True):
             share = np.linspace(0, 1, len(curve))
             place.plot(share, curve, color=colour, linestyle=dashed, linewidth=width, label=row.method)
-    axes[0].set(xlim=(0, 1), ylim=(0, None))
+    for place in axes:
+        place.set(xlim=(0, 1), ylim=(0, None))
     legend = axes[1].legend(loc="lower right", frameon=False)
     for text in legend.get_texts():
         write(text, SMALL, SOFT)
