@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from nearsight import create_model
+from nearsight.checkpoints.dense import load_dense, save_dense
 from nearsight.checkpoints.foreign import save_foreign
 from nearsight.checkpoints.native import save_model
-from nearsight.dense import DenseModel, DenseSpec, LinearHead, TimmBackbone, load_dense, save_dense
+from nearsight.dense import DenseModel, DenseSpec, LinearHead, TimmBackbone, from_json, to_json
 from nearsight.models import MODELS
 from nearsight.train.groups import parameter_groups
 from nearsight.train.recipe import Optimizer
@@ -19,15 +20,14 @@ from scenes import SMALL
 @pytest.mark.parametrize("head", SMALL)
 def test_a_saved_model_comes_back(head: str, tmp_path: Path) -> None:
     model = DenseModel(DenseSpec(MODELS["dwnet_nano"], SMALL[head]), 4, masks=False)
-    again = load_dense(save_dense(model, tmp_path / "model.safetensors"))
+    again = load_dense(save_dense(model, tmp_path / "model.safetensors", name="dwnet_nano"))
     assert (again.spec, again.num_classes, again.masks) == (model.spec, 4, False)
     assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in model.state_dict().items())
 
 
-def test_a_classifier_is_no_detector(tmp_path: Path) -> None:
-    path = save_model(create_model("lit_nano", num_classes=3), tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="holds a classifier"):
-        load_dense(path)
+def test_a_description_does_not_ask_for_pretrained_weights() -> None:
+    fetched = DenseSpec(TimmBackbone("resnet18", (("drop_path_rate", 0.1), ("pretrained", True))), LinearHead())
+    assert from_json(to_json(fetched)).backbone == TimmBackbone("resnet18", (("drop_path_rate", 0.1),))
 
 
 @pytest.mark.parametrize("name", ["lit_nano", "lightvit_nano", "deit_nano_life", "swin_nano"])
@@ -60,7 +60,7 @@ def test_a_class_token_that_joins_late_stays_behind(tmp_path: Path) -> None:
 
 def test_a_backbone_comes_from_another_dense_model(tmp_path: Path) -> None:
     first = DenseModel(DenseSpec(MODELS["deit_nano"], SMALL["semantic-fpn"]), 2)
-    save_dense(first, tmp_path / "model.safetensors")
+    save_dense(first, tmp_path / "model.safetensors", name="deit_nano")
     second = DenseModel(DenseSpec(replace(MODELS["deit_nano"], img_size=48), SMALL["mask-rcnn"]), 5)
     sentence = second.load_backbone(tmp_path)
     assert "left out there: nothing" in sentence

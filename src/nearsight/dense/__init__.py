@@ -17,7 +17,6 @@ from .rcnn import CascadeMaskRcnn, MaskRcnn
 from .retina import Retina
 from .segmenters import LinearHead, SemanticFpn, UperNet
 from .spec import HEADS, DenseSpec, from_json, to_json
-from .weights import load_dense, save_dense
 from .windows import slide
 
 __all__ = [
@@ -33,9 +32,7 @@ __all__ = [
     "TimmBackbone",
     "UperNet",
     "from_json",
-    "load_dense",
     "make_pyramid",
-    "save_dense",
     "slide",
     "to_json",
 ]

@@ -28,7 +28,8 @@ class TimmBackbone:
 
     Attributes:
         name: timm's name of the model.
-        options: Names and values that `timm.create_model` is given.
+        options: Names and values that `timm.create_model` is given, `pretrained` among them; that is not written down
+            with a trained model, which has its weights.
     """
 
     name: str
@@ -169,16 +170,18 @@ def features_of(backbone: TimmBackbone, device: str | None = None, **settings: A
     if not timm.is_model(backbone.name):
         raise ValueError(f"timm has no model {backbone.name!r}; timm.list_models() has the names.")
     given = dict(backbone.options)
+    shape = {**given, "pretrained": False}
     try:
         with torch.device("meta"):
-            known = inspect.signature(type(timm.create_model(backbone.name, **given)).__init__).parameters
+            known = inspect.signature(type(timm.create_model(backbone.name, **shape)).__init__).parameters
         flexible = {name: value for name, value in ANY_SIZE.items() if name in known}
         with torch.device(device or torch.empty(0).device):
+            given = shape if device == "meta" else given
             return timm.create_model(backbone.name, features_only=True, **{**flexible, **given, **settings})
     except TypeError as error:
         raise ValueError(f"timm's {backbone.name} does not take these options ({error}).") from None
     except (RuntimeError, AttributeError, AssertionError) as error:
-        raise ValueError(f"timm's {backbone.name} does not give feature maps ({error}); use another.") from None
+        raise ValueError(f"timm's {backbone.name} can't be used as a pyramid ({error}); use another.") from None
 
 
 class Spread(nn.Module):

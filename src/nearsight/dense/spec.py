@@ -1,6 +1,6 @@
 """A detector or segmenter as a value: a backbone and a head, and how that value is written to and read from JSON."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..models.spec import SPEC_TYPES, BackboneSpec, check_fields
@@ -63,5 +63,8 @@ def from_json(value: Any) -> DenseSpec:
     spec = read_value(value)
     if not isinstance(spec, DenseSpec):
         raise ValueError(f"A description of a detector or segmenter is needed, not of a {type(spec).__name__}.")
+    if isinstance(spec.backbone, TimmBackbone):  # the weights come from the file beside the description
+        options = tuple(pair for pair in spec.backbone.options if pair[0] != "pretrained")
+        spec = replace(spec, backbone=replace(spec.backbone, options=options))
     spec.check()
     return spec

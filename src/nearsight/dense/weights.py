@@ -1,78 +1,23 @@
-"""Weights of detectors and segmenters: written and read whole, or the backbone's taken from a classifier."""
+"""Weights of a detector's or segmenter's backbone, taken from a classifier or another such model."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from ..checkpoints import load_official
 from ..checkpoints.foreign import load_foreign, load_into
-from ..checkpoints.native import FORMAT, load_converted, name_of, read_description, read_safetensors, write_whole
-from ..checkpoints.official import load_strictly
+from ..checkpoints.native import load_converted, read_description, read_safetensors
 from ..checkpoints.safe import WeightFileError
 from ..models.backbone import Backbone
 from ..models.pyramid import FeaturePyramid
 from ..models.resize import resize_state
 from .model import DenseModel
 from .pyramid import TimmBackbone, make_pyramid
-from .spec import DenseSpec, from_json, to_json
-
-
-def save_dense(
-    model: DenseModel,
-    path: str | Path,
-    origin: Mapping[str, Any] | None = None,
-    trained: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write a detector or segmenter; both files appear complete or not at all, the weights last.
-
-    Args:
-        model: The model.
-        path: File to write, ending in `.safetensors`; the description goes beside it as `.json`.
-        origin: Where the weights come from.
-        trained: What the model was trained for: task, classes, input.
-    """
-    path = Path(path)
-    backbone = model.spec.backbone
-    description = {
-        "format": FORMAT,
-        "version": 1,
-        "name": backbone.name if isinstance(backbone, TimmBackbone) else name_of(backbone),
-        "num_classes": model.num_classes,
-        "masks": model.masks,
-        "dense": to_json(model.spec),
-        "origin": dict(origin or {}),
-        "trained": dict(trained) if trained else None,
-    }
-    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    write_whole(path.with_suffix(".json"), json.dumps(description, indent=1).encode())
-    write_whole(path, save(tensors, {"format": "pt"}))
-    return path
-
-
-def load_dense(path: str | Path) -> DenseModel:
-    """Open what `save_dense` wrote, in evaluation mode.
-
-    Example:
-        >>> import tempfile
-        >>> from nearsight.dense import LinearHead
-        >>> from nearsight.models import MODELS
-        >>> model = DenseModel(DenseSpec(MODELS["deit_nano"], LinearHead()), num_classes=3)
-        >>> load_dense(save_dense(model, Path(tempfile.mkdtemp()) / "model.safetensors")).spec == model.spec
-        True
-    """
-    path = Path(path)
-    description = read_description(path)
-    if "dense" not in description:
-        raise WeightFileError(f"{path} holds a classifier, not a detector or segmenter; open it with nearsight.load.")
-    model = DenseModel(from_json(description["dense"]), description["num_classes"], description["masks"])
-    load_strictly(model, read_safetensors(path))
-    return model.eval()
+from .spec import DenseSpec, from_json
 
 
 def load_backbone(model: DenseModel, path: Path) -> str:
