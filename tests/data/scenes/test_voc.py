@@ -9,7 +9,7 @@ from scene_files import save_mask, save_picture, square
 from nearsight.data import open_data
 
 
-def xml(name: str, objects: list[tuple], size: tuple[int, int] = (40, 60)) -> str:
+def xml(name: str, objects: list[tuple], size: tuple[int, int] = (40, 60), database: str = "Unknown") -> str:
     """The content of a file: objects are name, box and perhaps difficult."""
     entries = "".join(
         f"<object><name>{title}</name><difficult>{int(bool(rest))}</difficult><bndbox>"
@@ -18,7 +18,8 @@ def xml(name: str, objects: list[tuple], size: tuple[int, int] = (40, 60)) -> st
         for title, box, *rest in objects
     )
     sides = f"<size><width>{size[1]}</width><height>{size[0]}</height><depth>3</depth></size>"
-    return f"<annotation><folder>x</folder><filename>{name}</filename>{sides}{entries}</annotation>"
+    origin = f"<source><database>{database}</database></source>"
+    return f"<annotation><folder>x</folder><filename>{name}</filename>{origin}{sides}{entries}</annotation>"
 
 
 @pytest.fixture
@@ -30,7 +31,8 @@ def voc(tmp_path: Path) -> Path:
         save_mask(folder / f"SegmentationClass/{n:06d}.png", square(value=12), palette=list(range(256)) * 3)
         file = folder / f"Annotations/{n:06d}.xml"
         file.parent.mkdir(exist_ok=True)
-        file.write_text(xml(f"{n:06d}.jpg", [("dog", (1, 1, 30, 40)), ("cat", (11, 5, 20, 15), True)]))
+        objects = [("dog", (1, 1, 30, 40)), ("cat", (11, 5, 20, 15), True)]
+        file.write_text(xml(f"{n:06d}.jpg", objects, database="The VOC2007 Database"))
     for kind in ("Main", "Segmentation"):
         lists = folder / "ImageSets" / kind
         lists.mkdir(parents=True)
@@ -48,6 +50,17 @@ def test_vocs_own_layout(voc: Path) -> None:
     # VOC counts pixels from 1, up to and with the last; what is difficult is not counted.
     assert target["boxes"].tolist() == [[0, 0, 30, 40], [10, 4, 20, 15]]
     assert (target["labels"].tolist(), target["crowd"].tolist()) == ([1, 0], [False, True])
+
+
+def test_tools_that_write_vocs_layout_count_from_zero(voc: Path) -> None:
+    for file in (voc / "Annotations").glob("*.xml"):
+        file.write_text(file.read_text().replace("The VOC2007 Database", "Unknown"))
+    for name in ("train", "val", "trainval"):
+        (voc / f"ImageSets/Main/{name}.txt").unlink()
+    (voc / "ImageSets/Main/default.txt").write_text("".join(f"{n:06d}\n" for n in range(5)))  # CVAT
+    data = open_data(voc)
+    assert {name: len(split) for name, split in data.splits().items()} == {"train": 5}
+    assert data.train.target(0)["boxes"].tolist() == [[1, 1, 30, 40], [11, 5, 20, 15]]
 
 
 def test_years_are_joined(voc: Path) -> None:

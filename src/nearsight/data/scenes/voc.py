@@ -81,15 +81,13 @@ def open_voc(tree: Tree, files: dict[str, list[str]], task: str) -> Data:
     Raises:
         ValueError: Files can't be read, or images are missing.
     """
-    bases = {path.rpartition("/")[0].rpartition("/")[0] for paths in files.values() for path in paths[:1]}
-    one_based = any(tree.find("ImageSets", base) is not None for base in bases)
     images = by_stem(tree.images())
-    read = {split: read_files(tree, paths, images, one_based) for split, paths in files.items()}
+    read = {split: read_files(tree, paths, images) for split, paths in files.items()}
     names = {name for annotated in read.values() for name in annotated.names}
     return assemble(tree, "voc", read, tuple(sorted(names, key=natural_key)), task, None)
 
 
-def read_files(tree: Tree, paths: Sequence[str], images: dict[str, str], one_based: bool) -> Annotated:
+def read_files(tree: Tree, paths: Sequence[str], images: dict[str, str]) -> Annotated:
     """Images and objects of some xml files."""
     annotated = Annotated()
     lost = []
@@ -109,6 +107,7 @@ def read_files(tree: Tree, paths: Sequence[str], images: dict[str, str], one_bas
         annotated.sizes.append((number(root, "size/height"), number(root, "size/width")))
         if not all(annotated.sizes[-1]):
             annotated.sizes[-1] = (0, 0)
+        one_based = is_vocs_own(root)
         for entry in root.findall("object"):
             add_object(annotated, entry, image, one_based)
     if len(lost) == len(paths):
@@ -116,6 +115,11 @@ def read_files(tree: Tree, paths: Sequence[str], images: dict[str, str], one_bas
             f"None of the {len(paths)} xml files in {tree.title} has an image of its name: {shorten(lost, 3)}."
         )
     return annotated
+
+
+def is_vocs_own(root: ElementTree.Element) -> bool:
+    """Whether a file is of PASCAL VOC itself, and not of a tool that writes its format."""
+    return "VOC" in (root.findtext("source/database") or "") or "VOC20" in (root.findtext("folder") or "")
 
 
 def add_object(annotated: Annotated, entry: ElementTree.Element, image: str, one_based: bool) -> None:
