@@ -140,6 +140,19 @@ def test_a_gate_is_a_dynamic_weight_of_one_position() -> None:
     assert found.share_positions == (1, 1) and found.reach == (8, 8)
 
 
+def test_many_gates_that_are_near_each_other_are_not_taken_for_equal() -> None:
+    class Gates(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(192, 192)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return images * (1e-3 * self.up(images.mean(dim=(2, 3)))).sigmoid()[:, :, None, None]
+
+    found = probe(Gates(), (192, 6, 6))
+    assert found.channel_groups == found.channels_seen == 192
+
+
 def test_activations_and_norms_are_no_connections() -> None:
     layer = nn.Sequential(nn.GroupNorm(1, 4), nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.GELU(), nn.Hardswish())
     found = probe(layer, (4, 12, 12))
@@ -184,12 +197,28 @@ def test_receptive_fields_add_up() -> None:
     assert probe(nn.Conv2d(4, 4, (1, 5), padding=(0, 2)), (4, 16, 16)).field == (1, 5)
 
 
+def test_a_lattice_all_over_the_map_is_not_local() -> None:
+    """Attention between every fourth position, as in MaxViT's grids."""
+
+    class Grids(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            cells = images.unflatten(2, (-1, 4)).unflatten(4, (-1, 4))  # [B, C, rows, 4, columns, 4]
+            return cells.mean(dim=(2, 4), keepdim=True).expand_as(cells).flatten(4, 5).flatten(2, 3)
+
+    assert probe(Grids(), (2, 16, 16)).positions == "scattered"
+    assert probe(nn.Conv2d(2, 2, 3, padding=2, dilation=2), (2, 16, 16)).positions == "local"
+
+
 def test_tokens_without_a_grid_stand_in_a_line() -> None:
     found = probe(nn.Linear(6, 6), (10, 6))
     assert found.source == (6, 1, 10, 0) and found.positions == "own" and found.share_positions == (1, 1)
 
 
 def test_channels_last_is_recognised() -> None:
+    from timm.layers import LayerNorm, LayerNorm2d
+
+    assert probe(nn.Sequential(LayerNorm(6), nn.Linear(6, 6)), (5, 6, 6)).positions == "own"
+    assert probe(LayerNorm2d(6), (6, 5, 6)).source == (6, 5, 6, 0)
     found = probe(nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3)), (5, 7, 6))
     assert found.source == (6, 5, 7, 0) and found.target == (3, 5, 7, 0)
 
@@ -240,6 +269,7 @@ def test_a_module_that_ignores_its_input_is_refused() -> None:
         ("localvit", "local", True),  # its channel attention is a predicted gate
         ("torch:Conv2d(16,16,3,groups=16)", "local", False),
         ("torch:MultiheadAttention(8, 2)", "all", True),
+        ("torch:TransformerEncoderLayer(8, 2)", "all", True),
     ],
 )
 def test_names_of_modules(text: str, positions: str, dynamic: bool) -> None:

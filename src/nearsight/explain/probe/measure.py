@@ -56,6 +56,9 @@ def probe(
     groups, seen, alone = channel_groups(subject, first, centre, wired.rows, wired.channels == "own")
     period = position_period(subject, first, seed)
     shifts, remark = smallest_shift(subject, first, wired.field)
+    larger = None
+    if subject.target.height > subject.source.height or subject.target.width > subject.source.width:
+        larger = "the output has more positions than the input; shifts and weights are compared one to one"
     single = None if subject.dtype == torch.float64 else "computed in float32, which the module asks for"
     return Findings(
         name=subject.name,
@@ -74,7 +77,7 @@ def probe(
         shifts=shifts,
         reach=(max(reach.field[0], wired.field[0]), max(reach.field[1], wired.field[1])),
         reach_channels=max(reach.channels, wired.channels, key=("own", "some", "all").index),
-        remarks=tuple(filter(None, (remark, single))),
+        remarks=tuple(filter(None, (remark, single, larger))),
     )
 
 
@@ -162,7 +165,9 @@ def spread_of(seen: Tensor, grid: Grid) -> tuple[Literal["own", "local", "scatte
         return "all", field
     if len(places) == 1:
         return "own", field
-    return ("scattered" if field == (grid.height, grid.width) else "local"), field
+    wide = field[0] > grid.height / 2 and field[1] > grid.width / 2
+    thin = len(places) < field[0] * field[1] / 2
+    return ("scattered" if field == (grid.height, grid.width) or (wide and thin) else "local"), field
 
 
 def middle(grid: Grid) -> int:

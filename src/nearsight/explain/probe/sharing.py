@@ -57,7 +57,8 @@ def count_groups(kernels: Tensor, scale: float, subject: Subject) -> int:
     generator = torch.Generator().manual_seed(7)
     sums = kernels @ torch.randn(kernels.shape[1], 4, generator=generator, dtype=torch.float64).to(kernels.dtype)
     sums = sums[sums[:, 0].argsort()]
-    limit = 100 * tolerance(subject) * scale * max(1, kernels.shape[1]) ** 0.5
+    # Far above rounding, far below what two of hundreds of different channels come near each other by chance.
+    limit = 1e4 * torch.finfo(subject.dtype).eps * scale * max(1, kernels.shape[1]) ** 0.5
     return 1 + int(((sums[1:] - sums[:-1]).abs().amax(dim=1) > limit).sum())
 
 

@@ -135,6 +135,8 @@ def call_module(module: nn.Module, given: Tensor, rest: tuple[Any, ...], options
         tokens = given if module.batch_first else given.transpose(0, 1)
         mixed, _ = module(tokens, tokens, tokens, need_weights=False)
         return mixed if module.batch_first else mixed.transpose(0, 1)
+    if isinstance(module, nn.TransformerEncoderLayer) and not module.self_attn.batch_first:
+        return module(given.transpose(0, 1), *rest, **options).transpose(0, 1)
     return module(given, *rest, **options)
 
 
@@ -156,8 +158,8 @@ def guess_layout(module: nn.Module, example: Tensor) -> Layout:
         if isinstance(part, nn.Conv2d):
             return "map" if part.in_channels == example.shape[1] else "last"
         if isinstance(part, (nn.Linear, nn.LayerNorm)) and part.weight is not None:
-            wide = part.weight.shape[-1]
-            return "last" if wide == example.shape[3] and type(part) in (nn.Linear, nn.LayerNorm) else "map"
+            of_maps = type(part).__name__.endswith("2d")  # timm's norms of maps are layer norms by class
+            return "last" if part.weight.shape[-1] == example.shape[3] and not of_maps else "map"
     return "map"
 
 

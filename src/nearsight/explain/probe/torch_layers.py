@@ -8,8 +8,8 @@ from torch import nn
 
 # fmt: off
 ALLOWED = (
-    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d", "BatchNorm1d",
-    "BatchNorm2d", "ChannelShuffle", "Conv1d", "Conv2d", "ConvTranspose2d", "Dropout", "ELU", "Flatten", "GELU",
+    "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool2d", "BatchNorm1d",
+    "BatchNorm2d", "ChannelShuffle", "Conv2d", "ConvTranspose2d", "Dropout", "ELU", "Flatten", "GELU",
     "GLU", "GroupNorm", "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "InstanceNorm2d", "LayerNorm",
     "LeakyReLU", "Linear", "LocalResponseNorm", "MaxPool2d", "Mish", "MultiheadAttention", "PReLU", "PixelShuffle",
     "PixelUnshuffle", "RMSNorm", "ReLU", "ReLU6", "SELU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus",
