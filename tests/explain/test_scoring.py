@@ -1,5 +1,6 @@
 """Scores of maps: what must score best scores best, and intervals hold what they should."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from nearsight.data.augment import Input
 from nearsight.explain import scoring
 from nearsight.explain.disturb import curves, order
 from nearsight.explain.predicted import predicted_classes
+from nearsight.explain.score_report import write_scores
 from nearsight.explain.scoring import area, centre_map, highest, interval, score
 from nearsight.explain.subjects import Opened, open_model
 from nearsight.explain.truth import in_view, places_of
@@ -139,7 +141,7 @@ def test_what_can_not_be_scored_is_refused(tmp_path: Path) -> None:
         score(opened, "shapes?size=32&images=10", ["dense-rollout"])
 
 
-def test_scores_of_a_classifier_are_complete() -> None:
+def test_scores_of_a_classifier_are_complete(tmp_path: Path) -> None:
     model = open_model("localvit_nano")
     shapes = ("disc", "square", "triangle", "star", "ring", "cross")
     torch.manual_seed(0)
@@ -151,3 +153,6 @@ def test_scores_of_a_classifier_are_complete() -> None:
         assert 0 <= row.pointing.low <= row.pointing.mean <= row.pointing.high <= 1
         assert row.deletion_curve.shape == (5,) and row.deletion_curve[0] == pytest.approx(row.insertion_curve[-1])
     assert found.cases <= found.images and found["centre"].method == "centre"
+    write_scores(found, tmp_path)
+    assert json.loads((tmp_path / "scores.json").read_text())["methods"][0]["method"] == "rollout"
+    assert (tmp_path / "scores.md").read_text().count("\n") == 7 and (tmp_path / "curves.png").stat().st_size > 5000

@@ -219,4 +219,4 @@ def score_maps(opened: "Opened", sources: list[str], methods: list[str], out: Pa
     )
     folder = write_scores(found, out)
     make_console().print(scores_table(found), highlight=False)
-    print(f"Wrote {folder}: scores.json, curves.png.", file=sys.stderr)
+    print(f"Wrote {folder}: scores.json, scores.md, curves.png.", file=sys.stderr)

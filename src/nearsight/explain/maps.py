@@ -1,7 +1,7 @@
 """What a method returns: lattices of numbers over images, with all that is needed to draw or store them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,11 +49,6 @@ class Maps:
         large = self.values.repeat(self.cell[0], axis=2).repeat(self.cell[1], axis=3)[:, :, :height, :width]
         missing = height - large.shape[2], width - large.shape[3]
         return np.pad(large, ((0, 0), (0, 0), (0, missing[0]), (0, missing[1])), constant_values=np.nan)
-
-    def of(self, index: int) -> "Maps":
-        """The maps of one image."""
-        chosen = {name: array[index : index + 1] for name, array in self.raw.items() if len(array) == len(self.values)}
-        return replace(self, values=self.values[index : index + 1], raw={**self.raw, **chosen})
 
     def arrays(self) -> dict[str, NDArray]:
         """Everything as arrays, for a `.npz` file."""

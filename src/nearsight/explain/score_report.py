@@ -77,12 +77,13 @@ def draw_curves(scores: Scores) -> "Figure":
 
 
 def write_scores(scores: Scores, folder: Path) -> Path:
-    """Write `curves.png` and `scores.json`."""
+    """Write `curves.png`, `scores.md` and `scores.json`."""
     rows = asdict(scores)
     for row in rows["methods"]:
         row["deletion_curve"], row["insertion_curve"] = (
             [round(float(value), 5) for value in row[key]] for key in ("deletion_curve", "insertion_curve")
         )
     write_whole(folder / "curves.png", to_png(draw_curves(scores)))
+    write_whole(folder / "scores.md", to_markdown(scores).encode())
     write_whole(folder / "scores.json", (json.dumps(rows, indent=1) + "\n").encode())
     return folder

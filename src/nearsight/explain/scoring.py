@@ -92,7 +92,6 @@ class Scores:
 class Case:
     """One class that a model found where it really is, and a map of it for each method `[H, W]`."""
 
-    image: int
     number: int
     place: NDArray[np.bool_]
     region: Tensor | None
@@ -188,7 +187,7 @@ def cases_of(opened: Opened, image: Known, methods: Sequence[str], random: np.ra
     for place, number in enumerate(found):
         free = {"random": random_map(seen, random), "centre": centre_map(image.view.size)}
         maps = {name: values[place] for name, values in made.items()} | free
-        cases.append(Case(0, number, image.places[number], regions[place], maps))
+        cases.append(Case(number, image.places[number], regions[place], maps))
     return cases
 
 
@@ -228,7 +227,7 @@ def centre_map(size: tuple[int, int]) -> Floats:
 
 
 def highest(values: Floats, random: np.random.Generator) -> tuple[int, int]:
-    """Row and column of the highest place; the middle of its cell, and a random one of several as high."""
+    """Row and column of the highest place; one of several as high, such as the pixels of a cell, by lot."""
     top = np.flatnonzero(values == np.nanmax(values))
     row, column = divmod(int(random.choice(top)), values.shape[1])
     return row, column
