@@ -34,14 +34,20 @@ def look() -> dict[str, Any]:
 def make_page(sources: list[str], folder: Path) -> gr.Blocks:
     """The page with these models to choose from; uploads pass through the folder."""
     desk = Desk(sources)
+    desk.blocks(first_choice(sources))  # so that the first visitor does not wait for models to be opened
     with gr.Blocks(title="Nearsight", analytics_enabled=False, fill_width=True, delete_cache=(600, 1800)) as page:
         build(page, Hands(desk, folder), sources)
     return page
 
 
+def first_choice(sources: list[str]) -> Choice:
+    """What is shown when the page is opened: the first two models, or the only one."""
+    return Choice(first=sources[0], second=sources[1] if len(sources) > 1 else None)
+
+
 def build(page: gr.Blocks, hands: "Hands", sources: list[str]) -> None:
     """Lay the page out and connect it."""
-    start = Choice(first=sources[0], second=sources[1] if len(sources) > 1 else None)
+    start = first_choice(sources)
     choice = gr.State(asdict(start))
     gr.HTML(HEADER, elem_id="ns-top", padding=False)
     said = gr.HTML(notice(START), elem_id="ns-said", padding=False)
