@@ -43,7 +43,8 @@ def grad_cam(
         raise ValueError(f"Grad-CAM needs a package ({error.name}); run `pip install nearsight[explain]`.") from None
     seen = capture(model, images)
     output = seen.output
-    if not isinstance(output, Tensor) or output.ndim != 2 or not output.shape[1]:
+    headless = getattr(model, "num_classes", None) == 0
+    if not isinstance(output, Tensor) or output.ndim != 2 or headless:
         raise ValueError("Grad-CAM asks which places speak for a class; give a classifier with a head.")
     chosen = seen.layer(-1 if layer is None else layer)
     answers = output.argmax(dim=1).tolist() if classes is None else list(classes)
