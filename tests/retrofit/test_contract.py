@@ -58,7 +58,7 @@ def test_set_input_size_before_is_set_input_size_after(family: str) -> None:
         assert torch.equal(before(images), after(images))
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_small_patch16_dinov3"])
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "eva02_tiny_patch14_224"])
 def test_any_size_with_dynamic_img_size_and_padding(name: str) -> None:
     small = {"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3}
     plain = timm.create_model(name, img_size=32, dynamic_img_size=True, dynamic_img_pad=True, **small).eval()
@@ -139,7 +139,7 @@ def test_checkpointing_changes_no_gradient(family: str) -> None:
     torch.testing.assert_close(gradients(model, images), plain)
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_small_patch16_dinov3"])
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "eva02_tiny_patch14_224"])
 def test_checkpointed_blocks_remember_the_grid_of_their_own_images(name: str) -> None:
     """The second images have the same number of patches, and come by before the first are gone back through."""
     small = {"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3, "drop_path_rate": 0.0}

@@ -75,12 +75,14 @@ def image_size(model: nn.Module) -> tuple[int, int] | None:
 
 def rebuilds(model: nn.Module, name: str, options: dict[str, Any]) -> bool:
     """Whether timm's maker with these options, localized in the same way, gives a model with the same weights."""
-    try:
-        with torch.device("meta"):
-            twin = timm.create_model(name, num_classes=model.num_classes, **options)
-            if (done := localized_of(model)) is not None:
-                twin = rebuild_localized(twin, done.as_json())
-    except (TypeError, ValueError, RuntimeError, AssertionError):  # timm's makers refuse options in many ways
-        return False
-    shapes = [{key: tensor.shape for key, tensor in one.state_dict().items()} for one in (model, twin)]
-    return shapes[0] == shapes[1]
+    wanted = {key: tensor.shape for key, tensor in model.state_dict().items()}
+    for device in ("meta", "cpu"):  # older releases of timm read numbers while they build
+        try:
+            with torch.device(device):
+                twin = timm.create_model(name, num_classes=model.num_classes, **options)
+                if (done := localized_of(model)) is not None:
+                    twin = rebuild_localized(twin, done.as_json())
+        except (TypeError, ValueError, RuntimeError, AssertionError):  # its makers refuse options in many ways
+            continue
+        return wanted == {key: tensor.shape for key, tensor in twin.state_dict().items()}
+    return False
