@@ -75,6 +75,8 @@ def make_results() -> Make:
         other = reference if reference != best else next(label for label in labels if label != best)
         return Results(
             data={"source": source, "kind": "digits", "classes": 10, "images": {"test": 359}, "made": ["val"]},
+            task="classify",
+            metric="accuracy",
             split="test",
             recipe={
                 "name": "small-data",

@@ -42,7 +42,7 @@ def test_texts_from_outside_are_escaped(make_results: Make) -> None:
 
 def test_all_models_failing_still_makes_a_report(make_results: Make) -> None:
     results = make_results(SHARES)
-    update = {"accuracy": None, "difference": None, "behind_best": None, "latency": None}
+    update = {"score": None, "difference": None, "behind_best": None, "latency": None}
     lost = [
         model.model_copy(update={**update, "runs": [RunResult(seed=0, failure="The loss is nan at step 3.")]})
         for model in results.models

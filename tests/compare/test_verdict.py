@@ -54,5 +54,5 @@ def test_a_missing_convnet_and_failed_runs_are_confessed(make_results: Make) -> 
 
 def test_without_a_finished_run_there_is_no_verdict(make_results: Make) -> None:
     results = make_results({"deit_nano": 0.4, "localvit_nano": 0.8})
-    lost = [model.model_copy(update={"accuracy": None, "runs": []}) for model in results.models]
+    lost = [model.model_copy(update={"score": None, "runs": []}) for model in results.models]
     assert verdict(results.model_copy(update={"models": lost})) == ["No run finished, so there is nothing to compare."]
