@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .factory import create_model, list_models
     from .lattice import Grid
     from .models.fold import fold
-    from .retrofit import localize
+    from .retrofit.localize import localize
     from .train import load_recipe, run_training
     from .trained import load
 
