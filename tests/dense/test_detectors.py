@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from scenes import scene
+from drawn import scene
 from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN, RetinaNet
 from torchvision.models.detection.image_list import ImageList

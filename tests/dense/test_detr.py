@@ -4,12 +4,12 @@ from itertools import permutations
 
 import pytest
 import torch
+from drawn import scene
 
 from nearsight.dense import DenseModel, DenseSpec, Detr
 from nearsight.dense.detr_layers import sine_positions
 from nearsight.dense.detr_loss import corners, pair, set_losses
 from nearsight.models import MODELS
-from scenes import scene
 
 FIELDS = {"stride": 8, "dim": 24, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "hidden": 32, "queries": 6}
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from drawn import DETECTORS, SEGMENTERS, SMALL, scene
 
 from nearsight import fold
 from nearsight.dense import HEADS, DenseModel, DenseSpec, TimmBackbone, from_json, to_json
 from nearsight.models import MODELS
-from scenes import DETECTORS, SEGMENTERS, SMALL, scene
 
 
 def build(head: str, backbone: str = "lit_nano", classes: int = 2) -> DenseModel:

@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from drawn import SEGMENTERS, SMALL
 
 from nearsight.dense import DenseModel, DenseSpec, LinearHead, UperNet, slide
 from nearsight.models import MODELS
-from scenes import SEGMENTERS, SMALL
 
 
 def build(head: str) -> DenseModel:

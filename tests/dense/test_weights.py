@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from drawn import SMALL
 
 from nearsight import create_model
 from nearsight.checkpoints.dense import load_dense, save_dense
@@ -14,7 +15,6 @@ from nearsight.dense import DenseModel, DenseSpec, LinearHead, TimmBackbone, fro
 from nearsight.models import MODELS
 from nearsight.train.groups import parameter_groups
 from nearsight.train.recipe import Optimizer
-from scenes import SMALL
 
 
 @pytest.mark.parametrize("head", SMALL)
