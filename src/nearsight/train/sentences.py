@@ -131,7 +131,7 @@ def setting_keys() -> list[str]:
 
     Example:
         >>> setting_keys()[:3]
-        ['name', 'model.name', 'model.options']
+        ['name', 'task', 'model.name']
     """
     keys = []
     for name, field in Recipe.model_fields.items():
