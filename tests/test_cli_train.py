@@ -61,7 +61,7 @@ def test_every_flag_reaches_the_recipe(type_in: Callable[..., Any], asked: dict[
     for flag, (_, key, expected) in FLAGS.items():
         assert value_at(asked["recipe"], key) == expected, flag
     assert (asked["source"], asked["folder"], asked["cpu"], asked["quiet"]) == ("digits", tmp_path, True, False)
-    assert "deit_nano: 50.00% on the validation images (epoch 1), 25.00% on the test images." in out
+    assert "deit_nano: accuracy 50.00% on the validation images (epoch 1), 25.00% on the test images." in out
     assert f"Unreadable images passed over: 1; {tmp_path}/outcome.json names them." in out
     assert f"nearsight predict {tmp_path} IMAGE" in out
 

@@ -93,7 +93,7 @@ def test_unfinished_run_is_refused(tmp_path) -> None:
 @pytest.mark.parametrize("epochs", [1, 2, 300])
 def test_curves_show_every_epoch_and_the_best(epochs: int) -> None:
     records, best = made_up_records(epochs), math.ceil(epochs / 2)
-    picture = draw_curves(records, best)
+    picture = draw_curves(records, best, "accuracy")
     loss, accuracy, rate = picture.axes
     ends = [record for record in records if record["kind"] == "epoch"]
     each, training, validation = loss.get_lines()
@@ -108,7 +108,7 @@ def test_curves_show_every_epoch_and_the_best(epochs: int) -> None:
 
 def test_records_without_steps_still_give_a_learning_rate() -> None:
     records = [record for record in made_up_records(4) if record["kind"] == "epoch"]
-    assert len(draw_curves(records, 2).axes[2].get_lines()[0].get_ydata()) == 4
+    assert len(draw_curves(records, 2, "accuracy").axes[2].get_lines()[0].get_ydata()) == 4
 
 
 def test_outcome_and_page_agree_with_json(tmp_path) -> None:
