@@ -20,6 +20,7 @@ from nearsight.deploy.pictures import find_pictures
 from nearsight.deploy.runtime import open_runner
 from nearsight.deploy.subject import open_subject, parse_size
 from nearsight.deploy.verify import measure, sizes_to_try
+from nearsight.evaluate import evaluate, write_report
 from nearsight.trained import open_trained
 
 APP = typer.Typer()
@@ -174,3 +175,11 @@ def test_images_to_try_a_model_with(tmp_path: Path) -> None:
     other = find_pictures(subject, tmp_path / "classes")  # a class that the model does not know
     assert not other.labelled and other.calibrate is None
     assert not find_pictures(open_subject("deit_nano"), "digits").labelled  # its labels are numbers, but not these
+
+
+def test_a_bundle_is_evaluated_like_its_run(tmp_path: Path) -> None:
+    own = evaluate(trained_run(), "digits", device="cpu")
+    found = evaluate(bundle("onnx"), "digits", device="cpu")
+    assert found.metrics.top1 == own.metrics.top1
+    assert abs(found.predictions.logits - own.predictions.logits).max() < 1e-3
+    assert (write_report(found, tmp_path / "report") / "metrics.json").is_file()

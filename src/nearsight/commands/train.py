@@ -121,7 +121,7 @@ def train(
 
 def default_recipe(data: str, task: str | None, weights: str | None) -> str:
     """The recipe for a task, or for what the data are annotated for."""
-    from ..data import open_data
+    from ..data.open import find_task
 
     recipes = {
         "classify": "fine-tune" if weights else "small-data",
@@ -130,7 +130,7 @@ def default_recipe(data: str, task: str | None, weights: str | None) -> str:
     }
     if task is not None and task not in recipes:
         raise ValueError(f"There is no task {task!r}; choose {', '.join(recipes)}.")
-    return recipes[task or open_data(data).task]
+    return recipes[task or find_task(data)]
 
 
 def is_first_process() -> bool:

@@ -87,6 +87,17 @@ def open_any(text: str, task: str | None = None) -> Data:
     return data
 
 
+def find_task(source: str) -> str:
+    """What data are annotated for: `detect` or `segment`; `classify` where nothing says otherwise.
+
+    Example:
+        >>> find_task("digits"), find_task("shapes")
+        ('classify', 'detect')
+    """
+    data = open_annotated(source, None)
+    return "classify" if data is None else data.task
+
+
 def open_annotated(text: str, task: str | None) -> Data | None:
     """The data if they are of objects or regions, else None."""
     bare, options = parse_options(text)
