@@ -141,6 +141,7 @@ def test_reproduce_refuses_a_page_without_a_folder(tmp_path: Path) -> None:
     assert "there is no folder" in said
 
 
+@pytest.mark.drill
 def test_reproduce_gives_every_row_a_verdict() -> None:
     outcome = run("reproduce", "life", "--json")
     assert outcome.returncode == 0, outcome.stderr

@@ -10,7 +10,7 @@ from nearsight.compare.plan import Shared
 SHARED = Shared(data="digits", recipe="small-data", limit=160, changes=("batch=16",), img_size=16)
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_dearer_model_gets_fewer_epochs_of_the_same_time() -> None:
     contenders, _ = check_contenders(parse_entries("deit_nano:patch_size=8,wide=deit_nano:patch_size=1"), SHARED)
     few, many = sorted(epochs_within(60, contenders, "digits", slots=1, threads=1))

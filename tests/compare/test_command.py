@@ -86,7 +86,7 @@ def scores(results: Results) -> list[list[float | None]]:
     return [[run.score for run in model.runs] for model in results.models]
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     out = tmp_path / "out"
     wish = ["digits", "-m", "deit_nano,lit_nano", *SMALL, "--out", out]
@@ -106,7 +106,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "Runs that failed" in (out / "report.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_the_report_is_made_again_from_its_results(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = run("digits", "-m", "deit_nano,lcnet_050", *SMALL, "--out", out)

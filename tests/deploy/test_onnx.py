@@ -17,6 +17,8 @@ pytest.importorskip("onnxscript")
 
 ANY = Axes(batch=True, size=True)
 CLOSE = 1e-4
+FEW_SECONDS = [name for name in NANO if "ddw" not in name]
+MORE = [name for name in (*NANO, *ONE_OF_A_KIND) if name not in FEW_SECONDS]
 
 
 def answers(path: Path, images: torch.Tensor) -> torch.Tensor:
@@ -36,7 +38,7 @@ def sides(value: "onnx.ValueInfoProto") -> list[str | int]:
     return [side.dim_param or side.dim_value for side in value.type.tensor_type.shape.dim]
 
 
-@pytest.mark.parametrize("name", NANO + ONE_OF_A_KIND)
+@pytest.mark.parametrize("name", [*FEW_SECONDS, *(pytest.param(name, marks=pytest.mark.drill) for name in MORE)])
 def test_one_file_serves_any_number_of_images_of_any_size(name: str, tmp_path: Path) -> None:
     model, path = small_model(name), tmp_path / "model.onnx"
     assert write_onnx(model, path, model.img_size) == ANY
