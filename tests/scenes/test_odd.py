@@ -1,38 +1,20 @@
 """Odd data train all the same, or are refused with a sentence, never in the middle of an epoch."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from nearsight.train import load_recipe, run_training
+
+from .conftest import write_coco
 
 QUICK = {"epochs": 1, "batch": 2, "data.workers": 0, "scene.shorter": 48, "data.val_fraction": 0.5}
 HEADS: dict[str, dict[str, Any]] = {
     "retinanet": {"channels": 16, "levels": 2, "finest": 4},
     "mask-rcnn": {"channels": 16, "hidden": 32, "rois": 16, "levels": 3, "finest": 4},
 }
-
-
-def write_coco(folder: Path, objects: list[list[tuple[int, int, int, int]]], size: tuple[int, int] = (60, 80)) -> Path:
-    """A COCO folder: boxes (x, y, width, height) of each image, all of one class."""
-    generator = np.random.default_rng(0)
-    (folder / "annotations").mkdir(parents=True)
-    (folder / "train").mkdir()
-    images, annotations = [], []
-    for number, boxes in enumerate(objects, 1):
-        name = f"{number:03d}.jpg"
-        Image.fromarray(generator.integers(0, 255, (*size, 3), dtype=np.uint8)).save(folder / "train" / name)
-        images.append({"id": number, "file_name": name, "height": size[0], "width": size[1]})
-        for x, y, width, height in boxes:
-            entry = {"id": len(annotations) + 1, "image_id": number, "category_id": 7, "iscrowd": 0}
-            annotations.append({**entry, "bbox": [x, y, width, height], "area": width * height})
-    whole = {"images": images, "annotations": annotations, "categories": [{"id": 7, "name": "cell"}]}
-    (folder / "annotations" / "instances_train.json").write_text(json.dumps(whole))
-    return folder
 
 
 ODD = {

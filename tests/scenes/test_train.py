@@ -15,8 +15,7 @@ from nearsight.data import open_data
 from nearsight.dense import DenseModel
 from nearsight.train import resume_training, run_training
 from nearsight.train.build_scenes import build_scenes
-from nearsight.train.choose_scenes import choose_anchors, fill_in_scenes, measure_sizes
-from nearsight.train.prepare import prepare
+from nearsight.train.choose_scenes import fill_in_scenes
 from nearsight.train.recipe import Recipe
 from nearsight.train.recipe_file import load_recipe
 from nearsight.train.run import Outcome, Run
@@ -90,32 +89,6 @@ def test_a_killed_run_ends_with_the_same_bits(recipe: Callable[..., Recipe], tmp
     subprocess.run(command("killed"), check=True, timeout=900)
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
     assert all(torch.equal(value, second[name]) for name, value in first.items())
-
-
-def test_the_choices_follow_the_objects() -> None:
-    prepared = prepare(SOURCE, load_recipe("small-detect"))
-    model, scene = prepared.recipe.model, prepared.recipe.scene
-    assert (model.head, model.name) == ("mask-rcnn", "dwnet_nano")  # shapes have masks
-    sizes = measure_sizes(prepared.train)
-    assert scene.shorter <= max(32, sizes.side)  # never larger than the images are
-    finest, scale, levels = (model.head_options[key] for key in ("finest", "anchor_scale", "levels"))
-    assert finest * scale * 2 ** (levels - 1) >= 0.5 * sizes.large * scene.shorter
-
-
-@pytest.mark.parametrize(("small", "large"), [(16, 50), (8, 300), (40, 60)])
-def test_anchors_span_small_to_large(small: float, large: float) -> None:
-    found = choose_anchors("mask-rcnn", 4, 512, small, large)
-    sides = [found["anchor_scale"] * 4 * 2**level for level in range(found["levels"])]
-    assert sides[0] <= 1.5 * small
-    assert sides[-1] >= large / 1.5
-
-
-def test_a_wish_is_not_overruled() -> None:
-    given = load_recipe(
-        "small-detect", {"scene.shorter": 80, "model.head": "retinanet", "model.head_options.levels": 2}
-    )
-    filled = fill_in_scenes(given, open_data(SOURCE), open_data(SOURCE).train)  # type: ignore[arg-type]
-    assert (filled.scene.shorter, filled.model.head, filled.model.head_options["levels"]) == (80, "retinanet", 2)
 
 
 def test_the_backbone_of_a_classifier_is_taken_over(tmp_path: Path, recipe: Callable[..., Recipe]) -> None:

@@ -74,7 +74,7 @@ class BoxStage(RoIHeads):
             layers = TwoMLPHead(head.channels * side**2, head.hidden)
         centre, length = stage.coding
         super().__init__(
-            level_pool(strides, side, head.anchor_scale),
+            level_pool(strides, side, head.anchor_scale, head.samples),
             layers,
             BoxPredictor(head.hidden, num_classes, stage.per_class),
             fg_iou_thresh=stage.overlap,
@@ -172,13 +172,13 @@ class BoxPredictor(nn.Module):
         return self.classes(hidden).float(), self.boxes(hidden).float().unflatten(1, (-1, 4))
 
 
-def level_pool(strides: Sequence[float], side: int, anchor_scale: float) -> Any:
+def level_pool(strides: Sequence[float], side: int, anchor_scale: float, samples: int) -> Any:
     """Pools boxes to `side` x `side` places from levels of known strides.
 
     A box goes to the level of its size: one of 224 pixels to stride 16 where anchors have 8 strides, as in FPN.
     torchvision would guess the strides from the first batch it sees.
     """
-    pool = MultiScaleRoIAlign([str(place) for place in range(len(strides))], side, sampling_ratio=2)
+    pool = MultiScaleRoIAlign([str(place) for place in range(len(strides))], side, sampling_ratio=samples)
     pool.scales = [1 / stride for stride in strides]
     first = octave(strides[0]).bit_length() - 1
     scale = round(28 * anchor_scale)

@@ -22,7 +22,7 @@ class MaskStage(nn.Module):
 
     def __init__(self, head: "MaskRcnn", strides: Sequence[float], num_classes: int):
         super().__init__()
-        self.pool = level_pool(strides, 14, head.anchor_scale)
+        self.pool = level_pool(strides, 14, head.anchor_scale, head.samples)
         self.convs = MaskRCNNHeads(head.channels, (head.channels,) * 4, 1)
         self.predictor = MaskRCNNPredictor(head.channels, head.channels, num_classes)
 

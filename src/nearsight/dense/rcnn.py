@@ -31,6 +31,7 @@ class MaskRcnn(DenseHead):
         candidates: Proposals of a level before overlapping ones are left out, in training and in evaluation.
         proposals: Proposals of an image, in training and in evaluation.
         rois: Boxes of an image that are judged in training.
+        samples: Points, in each direction, that a place of a pooled box is the mean of.
         score_threshold: Weaker detections are left out.
         nms_threshold: Of two boxes of a class that overlap more, the weaker is left out.
         detections: Detections of an image at most.
@@ -45,6 +46,7 @@ class MaskRcnn(DenseHead):
     candidates: tuple[int, int] = (2000, 1000)
     proposals: tuple[int, int] = (1000, 1000)
     rois: int = 512
+    samples: int = 2
     score_threshold: float = 0.05
     nms_threshold: float = 0.5
     detections: int = 100

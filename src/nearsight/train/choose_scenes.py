@@ -19,29 +19,39 @@ from .recipe_file import parse
 
 LOOKED_AT = 100  # images whose sizes and objects stand for all
 
-# Shorter side in pixels: so large that nine of ten objects keep this side, not larger than the images are.
-SMALL_OBJECT = 16
+# Shorter side in pixels: so large that nine of ten objects keep the first side, and half of every class the second one;
+# not larger than the images are.
+SMALL_OBJECT, SMALL_CLASS = 40, 16
 SIDES = (64, 512)
 REGION_SIDE = 256  # regions have no smallest object to follow
+
+# Side of the square that training images are cut to, beside the shorter side: one wide or enlarged image would make
+# its whole batch as large.
+CROPS = {"small-detect": 4 / 3, "small-segment": 4 / 3}
 
 # About this many images seen, in between so many passes: an hour or two on two cores.
 IMAGES_SEEN = 20_000
 PASSES = (12, 150)
 BATCH = 8
 
-MODEL = "dwnet_nano"
+# LIT's pyramid spends no attention on large maps; LocalViT's convolutions learn from few images.
+MODEL = "lit_nano"
+PARTS: dict[str, Any] = {"ffn": "localvit"}
+
+# Boxes of an image that are judged in training, a quarter of which show objects, and that are given out: so many times
+# the objects of a full image, within bounds.
+BOXES_OF_OBJECT = 4
+ROIS = (32, 512)
+DETECTIONS = (20, 100)
+
+SMALLEST_ANCHOR = 2.0  # side in strides
 
 # The width of the heads beside a nano model; the papers' heads are four times as wide.
+RCNN = {"channels": 64, "hidden": 256, "samples": 1, "candidates": (500, 250), "proposals": (250, 250)}
 HEADS: dict[str, dict[str, Any]] = {
     "retinanet": {"channels": 64},
-    "mask-rcnn": {"channels": 64, "hidden": 256, "rois": 128, "candidates": (500, 250), "proposals": (250, 250)},
-    "cascade-mask-rcnn": {
-        "channels": 64,
-        "hidden": 256,
-        "rois": 128,
-        "candidates": (500, 250),
-        "proposals": (250, 250),
-    },
+    "mask-rcnn": RCNN,
+    "cascade-mask-rcnn": RCNN,
     "detr": {},
     "semantic-fpn": {"channels": 64, "hidden": 64},
     "upernet": {"channels": 128, "helper_channels": 64},
@@ -55,13 +65,26 @@ class Sizes:
 
     Attributes:
         side: Median of the shorter sides of the images, in pixels.
+        frame: Shorter and longer side in pixels that nine of ten images fit into.
         small: Side that nine of ten objects exceed, as a share of the image's shorter side; None without objects.
         large: Side that one of ten objects exceeds, as a share of the image's shorter side.
+        classes: Smallest and largest median of a class, as shares of the image's shorter side.
+        crowded: Objects that one of ten images exceeds.
     """
 
     side: int
+    frame: tuple[int, int]
     small: float | None
     large: float | None
+    classes: tuple[float, float] | None
+    crowded: int
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """Sides that anchors should span: most objects, and the middle of every class, however rare."""
+        if self.small is None or self.large is None or self.classes is None:
+            return None
+        return min(self.small, self.classes[0]), max(self.large, self.classes[1])
 
 
 def measure_sizes(split: Split, most: int = LOOKED_AT) -> Sizes:
@@ -74,22 +97,29 @@ def measure_sizes(split: Split, most: int = LOOKED_AT) -> Sizes:
     Raises:
         ValueError: None of the images can be read.
     """
-    sides, objects = [], []
+    formats, objects, labels, counts = [], [], [], [0]
     for index in np.linspace(0, len(split) - 1, min(most, len(split))).astype(int):
         scenes, number = scene_at(split, int(index))
         try:
-            shorter = min(scenes.size(number))
+            shorter, longer = sorted(scenes.size(number))
             found = scenes.annotation(number) if scenes.task == "detect" else None
         except BadImage:
             continue
-        sides.append(shorter)
+        formats.append((shorter, longer))
         if isinstance(found, Objects):
             extent = found.boxes[:, 2:] - found.boxes[:, :2]
+            counts.append(len(extent))
+            labels += found.labels.tolist()
             objects += (np.sqrt(extent.clip(min=0).prod(axis=1)) / shorter).tolist()
-    if not sides:
+    if not formats:
         raise ValueError("None of the training images can be read; run `nearsight data check` on the data.")
-    small, large = np.quantile(objects, (0.1, 0.9)).tolist() if objects else (None, None)
-    return Sizes(int(np.median(sides)), small, large)
+    side, crowded = int(np.median(formats, axis=0)[0]), int(np.quantile(counts, 0.9))
+    short, long = np.quantile(formats, 0.9, axis=0).astype(int).tolist()
+    if not objects:
+        return Sizes(side, (short, long), None, None, None, crowded)
+    small, large = np.quantile(objects, (0.1, 0.9)).tolist()
+    medians = [float(np.median(np.array(objects)[np.array(labels) == label])) for label in set(labels)]
+    return Sizes(side, (short, long), small, large, (min(medians), max(medians)), crowded)
 
 
 def fill_in_scenes(recipe: Recipe, data: Data, train: Split) -> Recipe:
@@ -102,8 +132,10 @@ def fill_in_scenes(recipe: Recipe, data: Data, train: Split) -> Recipe:
     settings = recipe.model_dump()
     shorter = recipe.scene.shorter or recipe.model.img_size or choose_side(recipe.task, sizes)
     settings["scene"]["shorter"] = shorter
-    if recipe.name == "small-segment" and "crop" not in recipe.scene.model_fields_set:
-        settings["scene"]["crop"] = max(16, shorter // 16 * 16)
+    if recipe.name == "small-segment" and recipe.scene.longest is None:
+        settings["scene"]["longest"] = round(shorter * sizes.frame[1] / sizes.frame[0])
+    if recipe.name in CROPS and "crop" not in recipe.scene.model_fields_set:
+        settings["scene"]["crop"] = max(16, round(shorter * CROPS[recipe.name] / 16) * 16)
     settings["epochs"] = recipe.epochs or choose_passes(len(train))
     settings["batch"] = recipe.batch or max(1, min(BATCH, len(train) // 4))
     settings["model"] |= choose_parts(recipe, data.masks, shorter, sizes)
@@ -117,29 +149,41 @@ def choose_parts(recipe: Recipe, masks: bool, shorter: int, sizes: Sizes) -> dic
     model = recipe.model
     head = model.head or {"detect": "mask-rcnn" if masks else "retinanet", "segment": "semantic-fpn"}[recipe.task]
     name = model.name if model.name or model.weights else MODEL
+    chosen = {"options": PARTS | model.options, "drop_path": model.drop_path or 0.0} if name != model.name else {}
     options: dict[str, Any] = {}
-    if recipe.name.startswith("small-"):
-        options = dict(HEADS.get(head, {}))
-        if head not in ("detr", "linear"):
-            options["finest"] = 4 if shorter >= 96 else 2
-        if sizes.small and sizes.large and head in ("retinanet", "mask-rcnn", "cascade-mask-rcnn"):
-            options |= choose_anchors(head, options["finest"], shorter, sizes.small * shorter, sizes.large * shorter)
-    options |= model.head_options
     patch = model.patch_size
-    if patch is None and recipe.name.startswith("small-") and name in MODELS and "patch" not in model.options:
-        patch = choose_stride(name, options.get("finest", 4), shorter)
-    return {"name": name, "head": head, "img_size": shorter, "patch_size": patch, "head_options": options}
+    if recipe.name.startswith("small-"):
+        finest = 4 if shorter >= 96 else 2
+        options = {**HEADS.get(head, {}), **choose_boxes(head, finest, shorter, sizes)}
+        if patch is None and name in MODELS and "patch" not in model.options:
+            patch = choose_stride(name, finest, shorter)
+    options |= model.head_options
+    return chosen | {"name": name, "head": head, "img_size": shorter, "patch_size": patch, "head_options": options}
+
+
+def choose_boxes(head: str, finest: int, shorter: int, sizes: Sizes) -> dict[str, Any]:
+    """The finest stride of a head, its anchors, and how many boxes it judges."""
+    options: dict[str, Any] = {} if head in ("detr", "linear") else {"finest": finest}
+    if head in ("mask-rcnn", "cascade-mask-rcnn"):
+        boxes = BOXES_OF_OBJECT * sizes.crowded
+        options |= {"rois": int(np.clip(boxes, *ROIS)), "detections": int(np.clip(boxes, *DETECTIONS))}
+    if sizes.range and head in ("retinanet", "mask-rcnn", "cascade-mask-rcnn"):
+        small, large = (shorter * side for side in sizes.range)
+        if head == "retinanet" and small >= 2 * SMALLEST_ANCHOR * finest:
+            options["finest"] = 2 * finest  # its convolutions on the finest level cost most
+        options |= choose_anchors(head, options["finest"], shorter, small, large)
+    return options
 
 
 def choose_stride(name: str, finest: int, shorter: int) -> int | None:
     """Patch size of a model of ours: the finest stride for a pyramid; for one stride, what leaves some hundred tokens.
 
     Example:
-        >>> choose_stride("lit_nano", 4, 256), choose_stride("deit_nano", 4, 256), choose_stride("deit_nano", 2, 64)
+        >>> choose_stride("lit_nano", 4, 256), choose_stride("deit_nano", 4, 128), choose_stride("deit_nano", 2, 64)
         (4, 8, 4)
     """
     spec = MODELS[name]
-    wanted = finest if len(spec.stages) > 1 else max(4, min(16, octave(shorter / 32)))
+    wanted = finest if len(spec.stages) > 1 else max(4, min(16, octave(shorter / 16)))
     possible = possible_patches(spec)
     return max((patch for patch in possible if patch <= wanted), default=min(possible))
 
@@ -151,7 +195,7 @@ def choose_anchors(head: str, finest: int, shorter: int, small: float, large: fl
         >>> choose_anchors("mask-rcnn", 4, 128, small=16, large=50)
         {'anchor_scale': 4.0, 'levels': 3}
     """
-    scale = float(np.clip(round(2 * small / finest) / 2, 2.0, 8.0))
+    scale = float(np.clip(round(2 * small / finest) / 2, SMALLEST_ANCHOR, 8.0))
     spanned = int(np.ceil(np.log2(max(large / (scale * finest), 1.0)))) + 1
     coarsest = int(np.log2(max(shorter / finest, 1)))  # a map of one place has no neighbours
     least = 1 if head == "retinanet" else 2  # boxes are judged on all levels but the last
@@ -160,11 +204,11 @@ def choose_anchors(head: str, finest: int, shorter: int, small: float, large: fl
 
 def choose_side(task: str, sizes: Sizes) -> int:
     """Shorter side that images are shown with: a multiple of 32."""
-    if task == "segment" or not sizes.small:
-        wanted: float = REGION_SIDE
+    if task == "segment" or not sizes.small or not sizes.classes:
+        side: float = min(REGION_SIDE, sizes.frame[0])
     else:
-        wanted = SMALL_OBJECT / sizes.small
-    side = min(max(wanted, SIDES[0]), SIDES[1], sizes.side)
+        wanted = max(SMALL_OBJECT / sizes.small, SMALL_CLASS / max(sizes.classes[0], 1e-3))
+        side = min(max(wanted, SIDES[0]), SIDES[1], sizes.side)
     return max(32, round(side / 32) * 32)
 
 

@@ -12,7 +12,7 @@ from .objects import Objects
 from .scenes import Flaws, Scenes, rarest_labels
 from .shapes import CLASSES, Scene, make_scene, plan_scene
 
-IMAGES, SIZE, SEED = 400, 128, 0
+IMAGES, SIZE, SEED = 1200, 128, 0
 FIRST = {"train": 0, "val": 10**7, "test": 2 * 10**7}  # number of the first picture of each split
 
 
@@ -72,7 +72,7 @@ class Shapes(Scenes):
 def open_shapes(
     task: str, images: int = IMAGES, size: int = SIZE, seed: int = SEED, background: bool = True, source: str = "shapes"
 ) -> Data:
-    """Training pictures, and a quarter as many to validate with and to test with.
+    """Training pictures, an eighth as many to validate with, and a quarter to test with.
 
     Args:
         task: `detect` or `segment`.
@@ -84,7 +84,7 @@ def open_shapes(
     """
     if images < 4 or not 32 <= size <= 4096:
         raise ValueError(f"Shapes come in 4 images or more of 32 to 4096 pixels; asked for: {images} of {size}.")
-    counts = {"train": images, "val": images // 4, "test": images // 4}
+    counts = {"train": images, "val": max(images // 8, 1), "test": images // 4}
     splits = {split: Shapes(split, count, size, seed, task, background) for split, count in counts.items()}
     with_background = task == "segment" and background
     classes = (BACKGROUND, *CLASSES) if with_background else CLASSES

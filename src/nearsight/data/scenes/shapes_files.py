@@ -19,7 +19,7 @@ def write_shapes(folder: Path, images: int = IMAGES, size: int = SIZE, seed: int
 
     Args:
         folder: Where to; it must not exist yet, or be empty.
-        images: Training pictures; a quarter as many are written for validation and for the test.
+        images: Training pictures; an eighth as many are written for validation, a quarter for the test.
         size: Pixels of their longer side.
         seed: Another seed gives other pictures.
 
