@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from .scenes import SceneEvaluation
 from .table import SEEN, titled
 
 SHOWN = 4  # cases of each sort
-WIDE = 1200  # pixels of the page of cases
+TALL = 240  # pixels of a case
+WIDE = 1200  # pixels of a case, at most
 FIGURES = {
     "ap": ("AP", "mean over overlaps of 50 to 95 % and over classes"),
     "ap50": ("AP50", "an overlap of 50 % counts as found"),
@@ -89,24 +91,35 @@ def to_csv(evaluation: SceneEvaluation) -> bytes:
 
 
 def draw_cases(evaluation: SceneEvaluation) -> Image.Image:
-    """The worst and the best answers beside the truth, one image in a row."""
-    order = np.argsort(evaluation.worth, kind="stable")
-    worst = order[:SHOWN]
-    best = [place for place in order[::-1][:SHOWN] if place not in worst]
-    rows = []
-    for title, places in (("worst", worst), ("best", best)):
-        for place in places:
-            index = int(evaluation.indices[place])
-            rows.append(draw_case(evaluation, index, f"{title}: {100 * evaluation.worth[place]:.0f} %"))
-    width = min(WIDE, max(row.width for row in rows))
-    shown = [row.resize((width, max(1, round(row.height * width / row.width)))) for row in rows]
-    page = Image.new("RGB", (width, sum(row.height for row in shown)), "white")
-    top = 0
-    for row in shown:
-        page.paste(row, (0, top))
-        top += row.height
-        ImageDraw.Draw(page).line((0, top - 1, width, top - 1), fill="#dddddd")
+    """The worst answers on the left, the best on the right, each beside the truth.
+
+    The best are those with something to find, if there are any.
+    """
+    worst = np.argsort(evaluation.worth, kind="stable")[:SHOWN]
+    order = np.lexsort((evaluation.worth, evaluation.content > 0))[::-1]
+    best = [place for place in order if place not in worst][:SHOWN]
+    columns = [draw_column(evaluation, title, places) for title, places in (("worst", worst), ("best", best))]
+    page = Image.new("RGB", (sum(part.width for part in columns), max(part.height for part in columns)), "white")
+    left = 0
+    for part in columns:
+        page.paste(part, (left, 0))
+        left += part.width
     return page
+
+
+def draw_column(evaluation: SceneEvaluation, title: str, places: Sequence[int]) -> Image.Image:
+    """Some answers, one below the other."""
+    rows = []
+    for place in places:
+        row = draw_case(evaluation, int(evaluation.indices[place]), f"{title}: {100 * evaluation.worth[place]:.0f} %")
+        rows.append(row if row.width <= WIDE else row.resize((WIDE, max(1, round(row.height * WIDE / row.width)))))
+    column = Image.new("RGB", (max((row.width for row in rows), default=0), sum(row.height for row in rows)), "white")
+    top = 0
+    for row in rows:
+        column.paste(row, (0, top))
+        top += row.height
+        ImageDraw.Draw(column).line((0, top - 1, column.width, top - 1), fill="#dddddd")
+    return column
 
 
 def draw_case(evaluation: SceneEvaluation, index: int, title: str) -> Image.Image:
@@ -124,7 +137,7 @@ def draw_case(evaluation: SceneEvaluation, index: int, title: str) -> Image.Imag
         real = draw_regions(image, truth, trained.classes)
         said = draw_regions(image, answer_again(trained, evaluation.images, index), trained.classes)
     return side_by_side(
-        [(f"{title} · {Path(evaluation.images.name(index)).name}", image), ("truth", real), ("answer", said)]
+        [(f"{title} · {Path(evaluation.images.name(index)).name}", image), ("truth", real), ("answer", said)], TALL
     )
 
 

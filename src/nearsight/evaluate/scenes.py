@@ -39,6 +39,7 @@ class SceneEvaluation:
         regions: Figures of a segmenter.
         indices: Numbers of the images that could be read `[n]`.
         worth: How good the answer to each is, from 0 to 1 `[n]`: F1 at the best threshold, or the mean overlap.
+        content: How much there is to find in each: objects, or classes beside the first `[n]`.
         bad: Names of unreadable images, and why they are.
         found: What a detector found and what is there; None for a segmenter.
         counts: Pixels by true class and answer in each group of images `[GROUPS, C, C]`; None for a detector.
@@ -54,6 +55,7 @@ class SceneEvaluation:
     regions: RegionFigures | None
     indices: NDArray[np.int64]
     worth: NDArray[np.float64]
+    content: NDArray[np.int64]
     bad: dict[str, str]
     found: ObjectTally | None
     counts: NDArray[np.int64] | None
@@ -122,7 +124,7 @@ def evaluate_scenes(
     model = trained.model.to(place)
     bad: dict[str, str] = {}
     tally = ObjectTally(len(trained.classes))
-    overlap: dict[int, float] = {}
+    overlap: dict[int, tuple[float, int]] = {}
     counts = np.zeros((GROUPS, len(trained.classes), len(trained.classes)), dtype=np.int64)
     for group in progress(scene_eval_loader(images, trained.input, batch, workers)):
         bad |= group.bad
@@ -133,7 +135,7 @@ def evaluate_scenes(
         for number, answer, truth in zip(group.indices.tolist(), answers, group.targets, strict=True):
             seen = confuse(answer, np.asarray(truth), len(trained.classes))
             counts[len(overlap) % GROUPS] += seen
-            overlap[number] = mean_overlap(seen)
+            overlap[number] = mean_overlap(seen), int((seen.sum(axis=1) > 0).sum()) - 1
     shared: dict[str, Any] = {"source": opened.source, "own": own, "split": name, "images": images, "bad": bad}
     if trained.task == "segment":
         return judge_regions(trained, overlap, counts, shared)
@@ -141,16 +143,17 @@ def evaluate_scenes(
 
 
 def judge_regions(
-    trained: Trained, overlap: dict[int, float], counts: NDArray[np.int64], shared: dict[str, Any]
+    trained: Trained, overlap: dict[int, tuple[float, int]], counts: NDArray[np.int64], shared: dict[str, Any]
 ) -> SceneEvaluation:
-    """The evaluation of a segmenter."""
+    """The evaluation of a segmenter, from the mean overlap and the content of each image."""
     return SceneEvaluation(
         trained=trained,
         metric="mIoU",
         objects={},
         regions=measure_regions(counts.sum(axis=0)),
         indices=np.array(list(overlap), dtype=np.int64),
-        worth=np.nan_to_num(list(overlap.values()), nan=1.0),  # nothing in it counts, so nothing is wrong
+        worth=np.nan_to_num([share for share, _ in overlap.values()], nan=1.0),  # nothing counts: nothing is wrong
+        content=np.array([content for _, content in overlap.values()], dtype=np.int64),
         found=None,
         counts=counts,
         **shared,
@@ -169,6 +172,7 @@ def judge_objects(trained: Trained, tally: ObjectTally, shared: dict[str, Any]) 
         regions=None,
         indices=np.array(list(by_image), dtype=np.int64),
         worth=np.array(list(by_image.values())),
+        content=np.array([len(tally.records[number].truth["labels"]) for number in by_image], dtype=np.int64),
         found=tally,
         counts=None,
         **shared,

@@ -29,6 +29,8 @@ REGION_SIDE = 256  # regions have no smallest object to follow
 # its whole batch as large.
 CROPS = {"small-detect": 4 / 3, "small-segment": 4 / 3}
 
+LARGE = 192  # shorter side from which on a pyramid begins with a coarser stride
+
 # About this many images seen, in between so many passes: an hour or two on two cores.
 IMAGES_SEEN = 20_000
 PASSES = (12, 150)
@@ -176,14 +178,18 @@ def choose_boxes(head: str, finest: int, shorter: int, sizes: Sizes) -> dict[str
 
 
 def choose_stride(name: str, finest: int, shorter: int) -> int | None:
-    """Patch size of a model of ours: the finest stride for a pyramid; for one stride, what leaves some hundred tokens.
+    """Patch size of a model of ours, so that attention has some hundred tokens, at most a thousand or two.
+
+    A pyramid begins with the finest stride of the head, or with the next one where images are large; a transformer of
+    one stride has it throughout.
 
     Example:
-        >>> choose_stride("lit_nano", 4, 256), choose_stride("deit_nano", 4, 128), choose_stride("deit_nano", 2, 64)
-        (4, 8, 4)
+        >>> choose_stride("lit_nano", 4, 128), choose_stride("lit_nano", 4, 256), choose_stride("deit_nano", 4, 128)
+        (4, 8, 8)
     """
     spec = MODELS[name]
-    wanted = finest if len(spec.stages) > 1 else max(4, min(16, octave(shorter / 16)))
+    pyramid = len(spec.stages) > 1
+    wanted = finest * (2 if shorter >= LARGE else 1) if pyramid else max(4, min(16, octave(shorter / 16)))
     possible = possible_patches(spec)
     return max((patch for patch in possible if patch <= wanted), default=min(possible))
 
