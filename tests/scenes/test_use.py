@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from nearsight.data import open_data
+from nearsight.evaluate.scene_report import TALL
 from nearsight.evaluate.scenes import evaluate_scenes
 from nearsight.predict.scenes import predict_scenes
 from nearsight.train.run import Outcome
@@ -49,7 +50,8 @@ def test_the_report_of_an_evaluation(trained: Made, tmp_path: Path, type_in: Typ
     score = values["boxes"]["ap"] if task == "detect" else values["regions"]["miou"]
     assert score == pytest.approx(outcome.test_score, abs=1e-6)
     picture = Image.open(tmp_path / "out" / "cases.png")
-    assert picture.width > 400 and picture.height > picture.width
+    assert picture.height > 4 * TALL  # the four worst of six, with their titles
+    assert picture.width > 2 * 3 * TALL * 3 / 4  # beside the two best: image, truth and answer
 
 
 def test_other_data_need_the_same_classes(trained: Made, tmp_path: Path, type_in: Typed) -> None:

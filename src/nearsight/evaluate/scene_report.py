@@ -95,8 +95,8 @@ def draw_cases(evaluation: SceneEvaluation) -> Image.Image:
 
     The best are those with something to find, if there are any.
     """
-    worst = np.argsort(evaluation.worth, kind="stable")[:SHOWN]
-    order = np.lexsort((evaluation.worth, evaluation.content > 0))[::-1]
+    worst = np.argsort(evaluation.worth, kind="stable")[:SHOWN].tolist()
+    order = np.lexsort((evaluation.worth, evaluation.content > 0))[::-1].tolist()
     best = [place for place in order if place not in worst][:SHOWN]
     columns = [draw_column(evaluation, title, places) for title, places in (("worst", worst), ("best", best))]
     page = Image.new("RGB", (sum(part.width for part in columns), max(part.height for part in columns)), "white")

@@ -19,12 +19,12 @@ from nearsight.data.split import complete_splits, describe_splits, limit_train, 
 def test_the_set_that_is_always_there() -> None:
     data = open_data("shapes")
     assert (data.task, data.masks, data.classes, data.kind) == ("detect", True, CLASSES, "shapes")
-    assert {name: len(split) for name, split in data.splits().items()} == {"train": 400, "val": 100, "test": 100}
+    assert {name: len(split) for name, split in data.splits().items()} == {"train": 1200, "val": 150, "test": 300}
     regions = open_data("shapes", task="segment")
     assert (regions.task, regions.classes) == ("segment", ("background", *CLASSES))
     assert open_data("shapes?background=off", task="segment").classes == CLASSES
     small = open_data("shapes?images=8&size=48&seed=3")
-    assert (len(small.train), len(small.val), max(small.train.read(0).size)) == (8, 2, 48)
+    assert (len(small.train), len(small.val), max(small.train.read(0).size)) == (8, 1, 48)
 
 
 def test_pictures_follow_from_seed_and_number_alone() -> None:
@@ -76,7 +76,7 @@ def test_written_files_open_for_both_tasks_and_say_the_same(tmp_path: Path) -> N
         app, ["data", "make", "shapes", str(tmp_path / "out"), "--images", "8", "--size", "64"]
     )
     assert outcome.exit_code == 0
-    assert "train 8, val 2, test 2 pictures" in outcome.output
+    assert "train 8, val 1, test 2 pictures" in outcome.output
     made, read = open_data("shapes?images=8&size=64"), open_data(tmp_path / "out")
     assert (read.kind, read.task, read.masks, read.classes) == ("coco", "detect", True, CLASSES)
     for index in range(8):
@@ -86,7 +86,7 @@ def test_written_files_open_for_both_tasks_and_say_the_same(tmp_path: Path) -> N
     regions = open_data(tmp_path / "out", task="segment")
     assert (regions.kind, regions.classes) == ("masks", ("background", *CLASSES))
     made = open_data("shapes?images=8&size=64", task="segment")
-    assert all(torch.equal(made.val.target(n), regions.val.target(n)) for n in range(2))
+    assert all(torch.equal(made.test.target(n), regions.test.target(n)) for n in range(2))
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
