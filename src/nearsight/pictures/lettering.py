@@ -106,11 +106,11 @@ def add_legend(picture: Image.Image, entries: Sequence[tuple[str, Colour]], size
     return page
 
 
-def fit_text(text: str, width: int, size: int) -> str:
+def fit_text(text: str, width: int, size: int, bold: bool = False) -> str:
     """A text that is no wider than this, its middle left out if need be."""
     most = len(text)
     short = abbreviate(text, most)
-    while most > 3 and text_size(short, size)[0] > width:
+    while most > 3 and text_size(short, size, bold)[0] > width:
         most -= 1
         short = abbreviate(text, most)
     return short

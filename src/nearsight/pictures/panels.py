@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
 
-from .lettering import INK, PAGE, font_for, text_size
-from .lettering import fit_text as shorten_text
+from .lettering import INK, PAGE, fit_text, font_for, text_size
 
 GAP = 12
 SIZE = 16
@@ -35,7 +34,7 @@ def side_by_side(panels: Sequence[tuple[str, Image.Image]], height: int | None =
     draw = ImageDraw.Draw(page)
     left = GAP
     for (title, _), picture in zip(panels, shown, strict=True):
-        text = shorten_text(title, picture.width, SIZE)
+        text = fit_text(title, picture.width, SIZE, bold=True)
         draw.text((left, GAP), text, font=font_for(text, SIZE, bold=True), fill=INK)
         page.paste(picture, (left, head + GAP // 2))
         left += picture.width + GAP
