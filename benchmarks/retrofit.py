@@ -7,8 +7,6 @@ A small ViT of timm learns the first five classes of cifar10_subset.npz. Then fe
 as it is, localized with `preserve`, and localized without, on the same images with the same seeds.
 """
 
-import argparse
-import os
 import shlex
 import subprocess
 import sys
@@ -16,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from evidence import train_or_page
 
 from nearsight.checkpoints.native import write_whole
 from nearsight.compare.results import ModelResult, Results, read_results
@@ -113,19 +112,5 @@ def row(model: ModelResult) -> str:
     return f"| `{model.label}` | {percent(model.score)} | {apart} | {size} | {cost} | {minutes} |"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("train", "page"))
-    parser.add_argument("--data", type=Path, default=os.environ.get("NEARSIGHT_DATA"))
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    if arguments.what == "page":
-        page(arguments.out)
-    elif arguments.data is None:
-        parser.error("give --data, or set NEARSIGHT_DATA")
-    else:
-        train(Path(arguments.data), arguments.out)
-
-
 if __name__ == "__main__":
-    main()
+    train_or_page(__doc__, train, page)

@@ -6,9 +6,7 @@
 The data's folder has bccd_trainval.zip and camvid_trainval.zip. Pictures on the page are of the drawn shapes alone.
 """
 
-import argparse
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -19,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evidence import train_or_page
 from PIL import Image
 
 from nearsight.checkpoints.native import write_whole
@@ -233,19 +232,5 @@ def life(folder: Path) -> Iterator[str]:
         yield f"| `{model.label}` | {with_interval(model.score)} | {apart or '–'} | {cost} |"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("train", "page"))
-    parser.add_argument("--data", type=Path, default=os.environ.get("NEARSIGHT_DATA"))
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    if arguments.what == "page":
-        page(arguments.out)
-    elif arguments.data is None:
-        parser.error("give --data, or set NEARSIGHT_DATA")
-    else:
-        train(Path(arguments.data), arguments.out)
-
-
 if __name__ == "__main__":
-    main()
+    train_or_page(__doc__, train, page)

@@ -7,9 +7,7 @@ The comparisons are calls of `nearsight compare` on the file cifar10_subset.npz 
 results without pictures, and all answers to the test images go to docs/results.
 """
 
-import argparse
 import io
-import os
 import shlex
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from evidence import train_or_page
 
 from nearsight.checkpoints.native import write_whole
 from nearsight.compare.answers import Answers, read_answers
@@ -195,19 +194,5 @@ def model_row(model: ModelResult) -> str:
     return f"| `{model.label}` | {percent(model.score)} | {apart} | {size} | {cost} | {minutes} |"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("train", "page"))
-    parser.add_argument("--data", type=Path, default=os.environ.get("NEARSIGHT_DATA"))
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    if arguments.what == "page":
-        page(arguments.out)
-    elif arguments.data is None:
-        parser.error("give --data, or set NEARSIGHT_DATA")
-    else:
-        train(arguments.data, arguments.out)
-
-
 if __name__ == "__main__":
-    main()
+    train_or_page(__doc__, train, page)
