@@ -29,6 +29,7 @@ def after(page: Any, act: Callable[[], None], selector: str = TILE) -> str:
         arg=[selector, before],
         timeout=30_000,
     )
+    page.wait_for_timeout(1000)  # the same answer renews the lists beside the tiles, with what is chosen in them
     return str(page.locator(selector).first.get_attribute("src"))
 
 
@@ -51,7 +52,7 @@ def test_a_click_changes_what_both_models_show(open_page: Open) -> None:
     assert page.evaluate("[...document.querySelectorAll('.ns-tile img')].every(i => i.naturalWidth > 100 && i.alt)")
     start = time.monotonic()
     after(page, lambda: click(page, 0.5, 0.2))
-    assert time.monotonic() - start < 10  # half a second when nothing else runs; see docs/app.md
+    assert time.monotonic() - start < 11  # half a second when nothing else runs; see docs/app.md
 
 
 def test_models_layers_methods_and_samples(open_page: Open) -> None:
