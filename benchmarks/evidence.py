@@ -23,5 +23,7 @@ def train_or_page(about: str | None, train: Callable[[Path, Path], None], page: 
         page(arguments.out)
     elif arguments.data is None:
         parser.error("give --data, or set NEARSIGHT_DATA")
+    elif not Path(arguments.data).is_dir():
+        parser.error(f"{arguments.data} is no folder; give the one that holds the data sets")
     else:
         train(Path(arguments.data), arguments.out)

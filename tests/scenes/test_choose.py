@@ -64,3 +64,8 @@ def test_four_boxes_are_judged_for_each_object_of_a_full_image(cells: Split) -> 
 def test_regions_are_shown_as_they_are_where_images_are_small() -> None:
     filled = prepare("shapes?images=24&size=128", load_recipe("small-segment")).recipe
     assert (filled.scene.shorter, filled.scene.longest) == (128, 128)  # 128 × 128, 96 × 128 or 128 × 96
+
+
+def test_the_largest_side_that_is_allowed_can_be_asked_for() -> None:
+    filled = prepare("shapes?images=24&size=48", load_recipe("small-segment", {"scene.shorter": 4096})).recipe
+    assert (filled.scene.longest, filled.scene.crop) == (4096, 4096)

@@ -30,7 +30,7 @@ def shapes(
     size: Annotated[int, typer.Option(min=32, max=4096, help="Pixels of the longer side.")] = 128,
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws other pictures.")] = 0,
 ) -> None:
-    """Draw shapes on cluttered ground, with boxes, masks and classes, for detection and segmentation."""
+    """Draw shapes on uneven ground, with boxes, masks and classes, for detection and segmentation."""
     from ..data.scenes.shapes_files import write_shapes
 
     counts = write_shapes(out, images, size, seed)

@@ -25,9 +25,11 @@ SMALL_OBJECT, SMALL_CLASS = 40, 16
 SIDES = (64, 512)
 REGION_SIDE = 256  # regions have no smallest object to follow
 
-# Side of the square that training images are cut to, beside the shorter side: one wide or enlarged image would make
-# its whole batch as large.
-CROPS = {"small-detect": 4 / 3, "small-segment": 4 / 3}
+# Side of the square that training images are cut to, in shorter sides: one wide or enlarged image would make its whole
+# batch as large.
+CROP = 4 / 3
+# The most that a recipe takes: for a model's own size, a crop, and the longest side of an image.
+MODEL_SIDE, CROP_SIDE, LONGEST = 2048, 4096, 8192
 
 LARGE = 192  # shorter side from which on a pyramid begins with a coarser stride
 
@@ -36,7 +38,7 @@ IMAGES_SEEN = 20_000
 PASSES = (12, 150)
 BATCH = 8
 
-# LIT's pyramid spends no attention on large maps; LocalViT's convolutions learn from few images.
+# LIT's pyramid spends no attention on its largest map; LocalViT's convolutions learn from few images.
 MODEL = "lit_nano"
 PARTS: dict[str, Any] = {"ffn": "localvit"}
 
@@ -135,9 +137,9 @@ def fill_in_scenes(recipe: Recipe, data: Data, train: Split) -> Recipe:
     shorter = recipe.scene.shorter or recipe.model.img_size or choose_side(recipe.task, sizes)
     settings["scene"]["shorter"] = shorter
     if recipe.name == "small-segment" and recipe.scene.longest is None:
-        settings["scene"]["longest"] = round(shorter * sizes.frame[1] / sizes.frame[0])
-    if recipe.name in CROPS and "crop" not in recipe.scene.model_fields_set:
-        settings["scene"]["crop"] = max(16, round(shorter * CROPS[recipe.name] / 16) * 16)
+        settings["scene"]["longest"] = min(LONGEST, round(shorter * sizes.frame[1] / sizes.frame[0]))
+    if recipe.name.startswith("small-") and "crop" not in recipe.scene.model_fields_set:
+        settings["scene"]["crop"] = min(CROP_SIDE, max(16, round(shorter * CROP / 16) * 16))
     settings["epochs"] = recipe.epochs or choose_passes(len(train))
     settings["batch"] = recipe.batch or max(1, min(BATCH, len(train) // 4))
     settings["model"] |= choose_parts(recipe, data.masks, shorter, sizes)
@@ -160,7 +162,8 @@ def choose_parts(recipe: Recipe, masks: bool, shorter: int, sizes: Sizes) -> dic
         if patch is None and name in MODELS and "patch" not in model.options:
             patch = choose_stride(name, finest, shorter)
     options |= model.head_options
-    return chosen | {"name": name, "head": head, "img_size": shorter, "patch_size": patch, "head_options": options}
+    size = min(shorter, MODEL_SIDE)  # tables of positions are resized to every image
+    return chosen | {"name": name, "head": head, "img_size": size, "patch_size": patch, "head_options": options}
 
 
 def choose_boxes(head: str, finest: int, shorter: int, sizes: Sizes) -> dict[str, Any]:
