@@ -29,7 +29,6 @@ def after(page: Any, act: Callable[[], None], selector: str = TILE) -> str:
         arg=[selector, before],
         timeout=30_000,
     )
-    page.wait_for_timeout(1000)  # the same answer renews the lists beside the tiles, with what is chosen in them
     return str(page.locator(selector).first.get_attribute("src"))
 
 
@@ -64,8 +63,8 @@ def test_models_layers_methods_and_samples(open_page: Open) -> None:
     choose(page, "ns-second", "none")
     page.wait_for_selector("#ns-model-2 .ns-model", state="detached")
     after(page, lambda: page.locator("#ns-samples button").nth(1).click())
-    after(page, lambda: choose(page, "ns-first-layer", "stage 3, block 1"))
-    assert "layer 3.1" in page.locator("#ns-model-1 figcaption span").first.inner_text()
+    after(page, lambda: choose(page, "ns-first-layer", "stage 3, block 2"))
+    assert "layer 3.2" in page.locator("#ns-model-1 figcaption span").first.inner_text()
     page.get_by_label("Receptive field").uncheck()
     page.wait_for_function("!document.querySelector('#ns-model-1').innerText.includes('Receptive field')")
 

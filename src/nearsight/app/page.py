@@ -110,10 +110,10 @@ def connect(
     parts["upload"].upload(hands.take, [choice, parts["upload"]], [*everything, parts["upload"]], **quiet)
     shown.select(hands.click, [choice], quick, **quiet)
     settings = [boxes[name] for name in ("first", "second", "side", "first_layer", "second_layer", "head")]
-    for name in ("first", "second", "side"):
-        boxes[name].input(hands.change, [choice, *settings, methods], everything, **quiet)
-    for box in (boxes["first_layer"], boxes["second_layer"], boxes["head"], methods):
-        box.input(hands.change_view, [choice, *settings, methods], quick, **quiet)
+    for name in ("first", "second", "side"):  # a list's `input` comes twice: when it is chosen from, and when it closes
+        boxes[name].select(hands.change, [choice, *settings, methods], everything, **quiet)
+    for changes in (boxes["first_layer"].select, boxes["second_layer"].select, boxes["head"].select, methods.input):
+        changes(hands.change_view, [choice, *settings, methods], quick, **quiet)
     parts["save"].click(hands.save, [choice], [said, parts["link"]], **quiet).then(
         None, [parts["link"]], None, js=SAVE, api_visibility="private"
     )
@@ -132,19 +132,19 @@ class Hands:
 
     def pick(self, state: dict[str, Any], event: gr.SelectData) -> list[Any]:
         """A sample was chosen."""
-        name = list(DRAWN)[int(event.index)]
-        return self.all_of(replace(restored(state), picture=f"sample:{name}", place=None), START)
+        name, before = list(DRAWN)[int(event.index)], restored(state)
+        return self.all_of(replace(before, picture=f"sample:{name}", place=None), START, before)
 
     def take(self, state: dict[str, Any], file: str | None) -> list[Any]:
         """A file was given; what it can't be is said on the page, and the old picture stays."""
         choice = restored(state)
         if file is None:
-            return [*self.all_of(choice, START), None]
+            return [*self.all_of(choice, START, choice), None]
         try:
             key = self.read_and_remove(uploaded(file, self.folder))
         except ValueError as error:
             return [gr.skip(), notice(str(error), bad=True), *[gr.skip()] * 5, None]
-        return [*self.all_of(replace(choice, picture=key, place=None), START), None]
+        return [*self.all_of(replace(choice, picture=key, place=None), START, choice), None]
 
     def read_and_remove(self, path: Path) -> str:
         """Keep the picture of an upload in memory alone."""
@@ -164,7 +164,8 @@ class Hands:
 
     def change(self, state: dict[str, Any], *settings: Any) -> list[Any]:
         """Other models, or another size."""
-        return self.all_of(changed(restored(state), *settings), START)
+        before = restored(state)
+        return self.all_of(changed(before, *settings), START, before)
 
     def change_view(self, state: dict[str, Any], *settings: Any) -> list[Any]:
         """Another layer or head, other methods."""
@@ -185,18 +186,25 @@ class Hands:
             return [asdict(choice), notice(str(error), bad=True), gr.skip(), *blocks_of(self.desk, choice)]
         return [asdict(choice), notice(sentence), shown, *blocks_of(self.desk, choice)]
 
-    def all_of(self, choice: Choice, sentence: str) -> list[Any]:
+    def all_of(self, choice: Choice, sentence: str, before: Choice | None = None) -> list[Any]:
         """The same, and the layers to choose from."""
-        return [*self.view_of(choice, sentence), *(self.layer_box(*model, choice) for model in both(choice))]
+        had = both(before) if before else [(None, None)] * 2
+        boxes = []
+        for (source, wanted), (old, _) in zip(both(choice), had, strict=True):
+            layers = self.desk.layers(source, choice) if source else []
+            # a list that is renewed closes under the visitor's hand, so it stays where nothing in it changed
+            same = before is not None and source == old and (not old or layers == self.desk.layers(old, before))
+            boxes.append(gr.skip() if same else layer_box(layers, wanted))
+        return [*self.view_of(choice, sentence), *boxes]
 
-    def layer_box(self, source: str | None, wanted: str | None, choice: Choice) -> Any:
-        """The layers of a model to choose from."""
-        if source is None:
-            return gr.Dropdown(choices=[], value=None, visible=False)
-        layers = self.desk.layers(source, choice)
-        names = [name for _, name in layers]
-        value = wanted if wanted in names else names[len(names) // 2] if names else None
-        return gr.Dropdown(choices=layers, value=value, visible=True)
+
+def layer_box(layers: list[tuple[str, str]], wanted: str | None) -> Any:
+    """The layers of a model to choose from; nothing to see where there is none."""
+    if not layers:
+        # its choices stay: the browser goes on sending the value of a hidden box, which has to be among them
+        return gr.Dropdown(visible=False)
+    names = [name for _, name in layers]
+    return gr.Dropdown(choices=layers, value=wanted if wanted in names else names[len(names) // 2], visible=True)
 
 
 def uploaded(file: str, folder: Path) -> Path:
