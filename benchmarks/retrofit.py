@@ -27,7 +27,7 @@ HOST = "vit_tiny_patch16_224"
 SMALL = "{patch_size: 4, embed_dim: 96, depth: 6, num_heads: 3}"  # the size of deit_nano
 PRETRAIN = [
     *("train", BEFORE, "--model", f"timm/{HOST}", "--set", f"model.options={SMALL}", "--img-size", "32"),
-    *("--epochs", "30", "--set", "batch=64", "--out", "first-five"),
+    *("--epochs", "15", "--set", "batch=64", "--out", "first-five"),
 ]
 PARTS = "ffn=localvit:qkv=life"
 MODELS = [
@@ -36,7 +36,7 @@ MODELS = [
     f"low_layers={HOST}:weights=first-five:{PARTS}:layers=low",
     f"exact={HOST}:weights=first-five:{PARTS}:preserve=false",
 ]
-IMAGES = {100: 60, 400: 40, 1600: 20}  # of the other classes, and epochs
+IMAGES = {100: 40, 400: 25, 1600: 10}  # of the other classes, and epochs
 
 
 def comparison(images: int) -> list[str]:

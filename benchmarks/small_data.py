@@ -64,9 +64,9 @@ class Comparison:
 
 
 COMPARISONS = (
-    Comparison("nano", 9000, 8, NANO),
-    Comparison("images-2000", 2000, 24, FEW),
-    Comparison("images-500", 500, 60, FEW),
+    Comparison("nano", 9000, 5, NANO),
+    Comparison("images-2000", 2000, 16, FEW),
+    Comparison("images-500", 500, 40, FEW),
 )
 
 
