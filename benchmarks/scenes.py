@@ -85,10 +85,11 @@ RUNS = (
         (Goal("box AP50", "boxes", "ap50", 0.9), Goal("mask AP50", "masks", "ap50", 0.85)),
     ),
     Run(
-        *("shapes-segment", "Shapes: regions", "shapes?images=2400"),
+        *("shapes-segment", "Shapes: regions", "shapes?images=2600"),
         (
-            *("--task", "segment", "--model", "localvit_nano", "--epochs", "7", "--set", "scene.ratio=[1,1]"),
-            *("--set", "scene.distort=0", "--set", "scene.flip_vertical=0.5"),
+            *("--task", "segment", "--model", "localvit_nano", "--set", "model.options={embed: conv_stem}"),
+            *("--epochs", "6", "--set", "scene.ratio=[1,1]", "--set", "scene.distort=0"),
+            *("--set", "scene.flip_vertical=0.5", "--set", "optimizer.beta2=0.98", "--set", "ema=0.995"),
         ),
         (Goal("mIoU", "regions", "miou", 0.85),),
     ),

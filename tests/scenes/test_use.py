@@ -54,6 +54,13 @@ def test_the_report_of_an_evaluation(trained: Made, tmp_path: Path, type_in: Typ
     assert picture.width > 2 * 3 * TALL * 3 / 4  # beside the two best: image, truth and answer
 
 
+def test_other_data_are_read_for_the_task_of_the_run(trained: Made) -> None:
+    task, folder, _ = trained
+    found = evaluate_scenes(folder, "shapes?images=8&size=48&seed=5", device="cpu")  # has objects and regions
+    assert (found.trained.task, found.own) == (task, False)
+    assert len(found.indices) > 0
+
+
 def test_other_data_need_the_same_classes(trained: Made, tmp_path: Path, type_in: Typed) -> None:
     _, folder, _ = trained
     code, _, err = type_in("eval", str(folder), "digits")

@@ -134,7 +134,8 @@ def open_own(trained: Trained, source: str | os.PathLike[str] | None) -> tuple[D
     if record is not None and (source is None or is_same(record["source"], os.fspath(source))):
         return open_again(record), True
     assert source is not None
-    return open_any(os.fspath(source)), False
+    # the same annotations may be read as objects or as regions
+    return open_any(os.fspath(source), None if trained.task == "classify" else trained.task), False
 
 
 def is_same(first: str, second: str) -> bool:

@@ -136,9 +136,8 @@ def draw_case(evaluation: SceneEvaluation, index: int, title: str) -> Image.Imag
     else:
         real = draw_regions(image, truth, trained.classes)
         said = draw_regions(image, answer_again(trained, evaluation.images, index), trained.classes)
-    return side_by_side(
-        [(f"{title} · {Path(evaluation.images.name(index)).name}", image), ("truth", real), ("answer", said)], TALL
-    )
+    name = Path(evaluation.images.name(index)).name
+    return side_by_side([(title, image), (f"truth · {name}", real), ("answer", said)], TALL)
 
 
 def draw_truth(image: Image.Image, truth: Objects, classes: tuple[str, ...]) -> Image.Image:
