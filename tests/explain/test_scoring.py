@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.stats import binomtest
 from torch import Tensor, nn
 
 from nearsight.data.augment import Input
@@ -14,7 +15,7 @@ from nearsight.explain import scoring
 from nearsight.explain.disturb import curves, order
 from nearsight.explain.predicted import predicted_classes
 from nearsight.explain.score_report import write_scores
-from nearsight.explain.scoring import area, centre_map, highest, interval, score
+from nearsight.explain.scoring import area, centre_map, highest, interval, score, share
 from nearsight.explain.subjects import Opened, open_model
 from nearsight.explain.truth import in_view, places_of
 from nearsight.explain.views import view_of
@@ -54,6 +55,15 @@ def test_every_step_takes_as_many_pixels_the_highest_first() -> None:
     step = order(values, 6, np.random.default_rng(0))
     assert np.bincount(step.ravel()).tolist() == [5] * 6
     assert (np.diff(step.ravel()[1:]) <= 0).all() and step[0, 0] == 5
+
+
+@pytest.mark.parametrize("hit", [0, 1])
+def test_few_images_that_all_agree_are_no_certainty(hit: int) -> None:
+    found = share(np.full(14, float(hit)), np.repeat(np.arange(7), 2).tolist(), seed=0)
+    exact = binomtest(7 * hit, 7).proportion_ci(0.95, "exact")
+    assert (found.low, found.high) == (pytest.approx(exact.low), pytest.approx(exact.high))
+    mixed = np.tile([0.0, 1.0], 7)
+    assert share(mixed, range(14), seed=0) == interval(mixed, range(14), seed=0)
 
 
 def test_intervals_are_wider_when_maps_share_an_image() -> None:

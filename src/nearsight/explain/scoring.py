@@ -145,7 +145,7 @@ def score(
     rows = [
         MethodScore(
             name,
-            interval(np.array(hits[name])[:, 0], owners, seed),
+            share(np.array(hits[name])[:, 0], owners, seed),
             interval(area(falls[name]), owners, seed),
             interval(area(rises[name]), owners, seed),
             np.mean(falls[name], axis=0).astype(np.float32),
@@ -253,3 +253,21 @@ def interval(values: NDArray[np.floating], owners: Sequence[int], seed: int) -> 
     means = sums[draws].sum(axis=1) / counts[draws].sum(axis=1)
     low, high = np.quantile(means, (0.025, 0.975))
     return Interval(float(np.mean(values)), float(low), float(high))
+
+
+def share(hits: NDArray[np.floating], owners: Sequence[int], seed: int) -> Interval:
+    """The same for hits and misses `[n]`: none or nothing but hits in few images is no certainty.
+
+    A bootstrap draws the same again and again then. What other images would bring is bounded by the exact interval of a
+    binomial share, counting images and not maps.
+
+    Example:
+        >>> none = share(np.zeros(12), [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6], seed=0)
+        >>> none.low, round(none.high, 2)
+        (0.0, 0.46)
+    """
+    found = interval(hits, owners, seed)
+    if 0 < found.mean < 1:
+        return found
+    reach = 1 - 0.025 ** (1 / len(set(owners)))
+    return Interval(found.mean, max(0.0, found.mean - reach), min(1.0, found.mean + reach))
