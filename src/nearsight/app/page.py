@@ -34,7 +34,6 @@ def look() -> dict[str, Any]:
 def make_page(sources: list[str], folder: Path) -> gr.Blocks:
     """The page with these models to choose from; uploads pass through the folder."""
     desk = Desk(sources)
-    desk.blocks(first_choice(sources))  # so that the first visitor does not wait for models to be opened
     with gr.Blocks(title="Nearsight", analytics_enabled=False, fill_width=True, delete_cache=(600, 1800)) as page:
         build(page, Hands(desk, folder), sources)
     return page
@@ -46,15 +45,22 @@ def first_choice(sources: list[str]) -> Choice:
 
 
 def build(page: gr.Blocks, hands: "Hands", sources: list[str]) -> None:
-    """Lay the page out and connect it."""
-    start = first_choice(sources)
+    """Lay the page out, with what the first models see already in it, and connect it."""
+    start, desk = first_choice(sources), hands.desk
+    blocks, layers = blocks_of(desk, start), [desk.layers(source, start) if source else [] for source, _ in both(start)]
     choice = gr.State(asdict(start))
     gr.HTML(HEADER, elem_id="ns-top", padding=False)
     said = gr.HTML(notice(START), elem_id="ns-said", padding=False)
     with gr.Row(elem_id="ns-desk", equal_height=False):
         with gr.Column(min_width=280, elem_id="ns-pick"):
             shown = gr.Image(
-                type="pil", interactive=False, show_label=False, buttons=[], elem_id="ns-picture", container=False
+                first_picture(desk, start),
+                type="pil",
+                interactive=False,
+                show_label=False,
+                buttons=[],
+                elem_id="ns-picture",
+                container=False,
             )
             gallery = gr.Gallery(
                 [(sample(name).resize((144, 144)), name) for name in DRAWN],
@@ -73,12 +79,14 @@ def build(page: gr.Blocks, hands: "Hands", sources: list[str]) -> None:
                     choices, value=start.second or NOTHING, label="Beside it", min_width=120, elem_id="ns-second"
                 )
         with gr.Column(min_width=280, elem_id="ns-results"):
-            left = gr.HTML(elem_id="ns-model-1", padding=False)
-            right = gr.HTML(elem_id="ns-model-2", padding=False)
+            left = gr.HTML(blocks[0], elem_id="ns-model-1", padding=False)
+            right = gr.HTML(blocks[1], elem_id="ns-model-2", padding=False)
         with gr.Column(min_width=280, elem_id="ns-controls"):
             with gr.Row():
-                first_layer = gr.Dropdown([], label="Layer", min_width=120, elem_id="ns-first-layer")
-                second_layer = gr.Dropdown([], label="Layer beside", min_width=120, elem_id="ns-second-layer")
+                first_layer = gr.Dropdown(label="Layer", min_width=120, elem_id="ns-first-layer", **in_box(layers[0]))
+                second_layer = gr.Dropdown(
+                    label="Layer beside", min_width=120, elem_id="ns-second-layer", **in_box(layers[1])
+                )
             with gr.Row():
                 head = gr.Dropdown(
                     list(HEADS), value=HEADS[0], label="Attention head", min_width=120, elem_id="ns-head"
@@ -105,7 +113,6 @@ def connect(
     everything = [choice, said, shown, *models, boxes["first_layer"], boxes["second_layer"]]
     quick = [choice, said, shown, *models]
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-    page.load(hands.start, [choice], everything, **quiet)
     parts["gallery"].select(hands.pick, [choice], everything, **quiet)
     parts["upload"].upload(hands.take, [choice, parts["upload"]], [*everything, parts["upload"]], **quiet)
     shown.select(hands.click, [choice], quick, **quiet)
@@ -125,10 +132,6 @@ class Hands:
     def __init__(self, desk: Desk, folder: Path):
         self.desk = desk
         self.folder = folder
-
-    def start(self, state: dict[str, Any]) -> list[Any]:
-        """Somebody opened the page."""
-        return self.all_of(restored(state), START)
 
     def pick(self, state: dict[str, Any], event: gr.SelectData) -> list[Any]:
         """A sample was chosen."""
@@ -186,25 +189,32 @@ class Hands:
             return [asdict(choice), notice(str(error), bad=True), gr.skip(), *blocks_of(self.desk, choice)]
         return [asdict(choice), notice(sentence), shown, *blocks_of(self.desk, choice)]
 
-    def all_of(self, choice: Choice, sentence: str, before: Choice | None = None) -> list[Any]:
+    def all_of(self, choice: Choice, sentence: str, before: Choice) -> list[Any]:
         """The same, and the layers to choose from."""
-        had = both(before) if before else [(None, None)] * 2
         boxes = []
-        for (source, wanted), (old, _) in zip(both(choice), had, strict=True):
+        for (source, wanted), (old, _) in zip(both(choice), both(before), strict=True):
             layers = self.desk.layers(source, choice) if source else []
             # a list that is renewed closes under the visitor's hand, so it stays where nothing in it changed
-            same = before is not None and source == old and (not old or layers == self.desk.layers(old, before))
-            boxes.append(gr.skip() if same else layer_box(layers, wanted))
+            same = source == old and (not old or layers == self.desk.layers(old, before))
+            boxes.append(gr.skip() if same else gr.Dropdown(**in_box(layers, wanted)))
         return [*self.view_of(choice, sentence), *boxes]
 
 
-def layer_box(layers: list[tuple[str, str]], wanted: str | None) -> Any:
+def in_box(layers: list[tuple[str, str]], wanted: str | None = None) -> dict[str, Any]:
     """The layers of a model to choose from; nothing to see where there is none."""
     if not layers:
         # its choices stay: the browser goes on sending the value of a hidden box, which has to be among them
-        return gr.Dropdown(visible=False)
+        return {"visible": False}
     names = [name for _, name in layers]
-    return gr.Dropdown(choices=layers, value=wanted if wanted in names else names[len(names) // 2], visible=True)
+    return {"choices": layers, "value": wanted if wanted in names else names[len(names) // 2], "visible": True}
+
+
+def first_picture(desk: Desk, choice: Choice) -> Any:
+    """The picture of a page that was just opened; none where the first model can't see it, as its block then says."""
+    try:
+        return desk.shown(choice)
+    except ValueError:
+        return None
 
 
 def uploaded(file: str, folder: Path) -> Path:
