@@ -20,7 +20,7 @@ def click(page: Any, x: float, y: float) -> None:
     picture.click(position={"x": x * box["width"], "y": y * box["height"]})
 
 
-def after(page: Any, act: Callable[[], None], selector: str = TILE) -> str:
+def after(page: Any, act: Callable[[], object], selector: str = TILE) -> str:
     """What a tile shows after something was done."""
     before = page.locator(selector).first.get_attribute("src")
     act()
@@ -67,6 +67,16 @@ def test_models_layers_methods_and_samples(open_page: Open) -> None:
     assert "layer 3.2" in page.locator("#ns-model-1 figcaption span").first.inner_text()
     page.get_by_label("Receptive field").uncheck()
     page.wait_for_function("!document.querySelector('#ns-model-1').innerText.includes('Receptive field')")
+
+
+def test_a_model_chosen_by_keyboard_begins_in_its_middle_layer_again(open_page: Open) -> None:
+    page = open_page()
+    after(page, lambda: choose(page, "ns-first-layer", "stage 1, block 1"))
+    page.locator("#ns-first input").click()
+    after(page, lambda: [page.keyboard.press(key) for key in ("ArrowDown", "ArrowDown", "Enter")])
+    assert page.locator("#ns-model-1 h3").inner_text() == "lit_nano"
+    assert "layer 3.1" in page.locator("#ns-model-1 figcaption span").first.inner_text()
+    assert page.locator("#ns-first-layer input").input_value() == "stage 3, block 1"
 
 
 def test_an_image_of_ones_own_and_what_is_none(open_page: Open, tmp_path: Path) -> None:

@@ -117,10 +117,10 @@ def connect(
     parts["upload"].upload(hands.take, [choice, parts["upload"]], [*everything, parts["upload"]], **quiet)
     shown.select(hands.click, [choice], quick, **quiet)
     settings = [boxes[name] for name in ("first", "second", "side", "first_layer", "second_layer", "head")]
-    for name in ("first", "second", "side"):  # a list's `input` comes twice: when it is chosen from, and when it closes
-        boxes[name].select(hands.change, [choice, *settings, methods], everything, **quiet)
-    for changes in (boxes["first_layer"].select, boxes["second_layer"].select, boxes["head"].select, methods.input):
-        changes(hands.change_view, [choice, *settings, methods], quick, **quiet)
+    for name in ("first", "second", "side"):
+        boxes[name].input(hands.change, [choice, *settings[:3], boxes["head"], methods], everything, **quiet)
+    for box in (boxes["first_layer"], boxes["second_layer"], boxes["head"], methods):
+        box.input(hands.change_view, [choice, *settings, methods], quick, **quiet)
     parts["save"].click(hands.save, [choice], [said, parts["link"]], **quiet).then(
         None, [parts["link"]], None, js=SAVE, api_visibility="private"
     )
@@ -165,14 +165,20 @@ class Hands:
             return [gr.skip(), notice(str(error), bad=True), *[gr.skip()] * 3]
         return self.view_of(choice, START)
 
-    def change(self, state: dict[str, Any], *settings: Any) -> list[Any]:
-        """Other models, or another size."""
+    def change(
+        self, state: dict[str, Any], first: str, second: str | None, side: str | None, *settings: Any
+    ) -> list[Any]:
+        """Other models, or another size; layers stay as they are known, their boxes may still show the old model's."""
         before = restored(state)
-        return self.all_of(changed(before, *settings), START, before)
+        choice = changed(before, first, second, side, before.first_layer, before.second_layer, *settings)
+        # a drop-down list reports a choice twice, and its `select` event leaves out choices by keyboard
+        return [gr.skip()] * 7 if choice == before else self.all_of(choice, START, before)
 
     def change_view(self, state: dict[str, Any], *settings: Any) -> list[Any]:
         """Another layer or head, other methods."""
-        return self.view_of(changed(restored(state), *settings), START)
+        before = restored(state)
+        choice = changed(before, *settings)
+        return [gr.skip()] * 5 if choice == before else self.view_of(choice, START)
 
     def save(self, state: dict[str, Any]) -> list[Any]:
         """The figure is wanted."""
