@@ -112,7 +112,8 @@ def connect(
     choice, shown, said = parts["choice"], parts["shown"], parts["said"]
     everything = [choice, said, shown, *models, boxes["first_layer"], boxes["second_layer"]]
     quick = [choice, said, shown, *models]
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+    # a click while another is being answered waits its turn; Gradio would drop it, or repeat the other one
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "trigger_mode": "multiple"}
     parts["gallery"].select(hands.pick, [choice], everything, **quiet)
     parts["upload"].upload(hands.take, [choice, parts["upload"]], [*everything, parts["upload"]], **quiet)
     shown.select(hands.click, [choice], quick, **quiet)
