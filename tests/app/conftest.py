@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from nearsight.app.serve import free_port, page_server
+from nearsight.app.serve import page_server
 from nearsight.train.build import build
 from nearsight.train.recipe import ModelChoice
 from nearsight.trained import save_trained
@@ -21,10 +21,17 @@ SOURCES = ["swin_nano", "iddwnet_nano", "lit_nano"]
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
+def any_port() -> int:
+    """A port that the system picks, so that tests beside this one do not get the same."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return int(asked.getsockname()[1])
+
+
 @contextmanager
 def running(sources: list[str], password: str | None = None) -> Iterator[str]:
     """The address of a page that runs."""
-    port = free_port("127.0.0.1", None)
+    port = any_port()
     with page_server(sources, "127.0.0.1", port, password) as server:
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()

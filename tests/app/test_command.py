@@ -11,8 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from nearsight.app.serve import free_port
 from nearsight.commands.app import app as command
+
+from .conftest import any_port
 
 APP = typer.Typer()
 APP.command()(command)
@@ -34,7 +35,7 @@ def test_what_can_not_be_opened_is_told_before_anything_listens(arguments: list[
 
 def test_it_starts_answers_and_leaves_nothing_behind(tmp_path: Path) -> None:
     pytest.importorskip("gradio", reason="gradio is not installed")
-    port = free_port("127.0.0.1", None)
+    port = any_port()
     line = [sys.executable, "-m", "nearsight", "app", "lit_nano", "--port", str(port)]
     environment = {"PATH": "/usr/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True) as process:
