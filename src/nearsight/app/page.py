@@ -35,7 +35,7 @@ def make_page(sources: list[str], folder: Path) -> gr.Blocks:
     """The page with these models to choose from; uploads pass through the folder."""
     desk = Desk(sources)
     with gr.Blocks(title="Nearsight", analytics_enabled=False, fill_width=True, delete_cache=(600, 1800)) as page:
-        build(page, Hands(desk, folder), sources)
+        build(Hands(desk, folder), sources)
     return page
 
 
@@ -44,7 +44,7 @@ def first_choice(sources: list[str]) -> Choice:
     return Choice(first=sources[0], second=sources[1] if len(sources) > 1 else None)
 
 
-def build(page: gr.Blocks, hands: "Hands", sources: list[str]) -> None:
+def build(hands: "Hands", sources: list[str]) -> None:
     """Lay the page out, with what the first models see already in it, and connect it."""
     start, desk = first_choice(sources), hands.desk
     blocks, layers = blocks_of(desk, start), [desk.layers(source, start) if source else [] for source, _ in both(start)]
@@ -96,7 +96,6 @@ def build(page: gr.Blocks, hands: "Hands", sources: list[str]) -> None:
             save = gr.Button("Download the figure", variant="primary", elem_id="ns-save")
             link = gr.Textbox(visible=False, elem_id="ns-link")
     connect(
-        page,
         hands,
         dict(choice=choice, said=said, shown=shown, gallery=gallery, upload=upload, save=save, link=link),
         dict(first=first, second=second, side=side, first_layer=first_layer, second_layer=second_layer, head=head),
@@ -105,9 +104,7 @@ def build(page: gr.Blocks, hands: "Hands", sources: list[str]) -> None:
     )
 
 
-def connect(
-    page: gr.Blocks, hands: "Hands", parts: dict[str, Any], boxes: dict[str, Any], methods: Any, models: list[Any]
-) -> None:
+def connect(hands: "Hands", parts: dict[str, Any], boxes: dict[str, Any], methods: Any, models: list[Any]) -> None:
     """Which hand answers what."""
     choice, shown, said = parts["choice"], parts["shown"], parts["said"]
     everything = [choice, said, shown, *models, boxes["first_layer"], boxes["second_layer"]]
