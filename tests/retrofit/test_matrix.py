@@ -8,8 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from nearsight.cli import app
+from nearsight.retrofit import matrix
+from nearsight.retrofit.examples import Example
 from nearsight.retrofit.matrix import PARTS, Cell, measure_cells
 from nearsight.retrofit.matrix_page import letters, matrix_page
+from nearsight.retrofit.unfinished import Unfinished
 
 PAGE = Path(__file__).parents[2] / "docs" / "matrix.md"
 ROW = re.compile(r"^\| (?P<family>[^|]+?) \| (?P<cells>[–·BPTEX |]+) \|$", re.MULTILINE)
@@ -75,3 +78,32 @@ def test_the_command(tmp_path: Path) -> None:
     for wrong in (["--host", "ResNet"], ["--part", "x"], ["--out", "matrix.txt"]):
         failed = runner.invoke(app, ["matrix", *wrong])
         assert isinstance(failed.exception, ValueError)
+
+
+def test_a_stopped_matrix_goes_on_after_its_last_whole_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, measure = [], matrix.measure_cell
+
+    def until_swin(example: Example, slot: str, part: str) -> Cell:
+        if example.family == "Swin" and "Swin" not in measured:
+            measured.append("Swin")
+            raise KeyboardInterrupt
+        measured.append(example.family)
+        return measure(example, slot, part)
+
+    monkeypatch.setattr(matrix, "measure_cell", until_swin)
+    runner, page = CliRunner(), tmp_path / "page.md"
+    words = ["matrix", "--host", "ViT", "--host", "Swin", "--part", "bigate", "--no-export", "--out", str(page)]
+    assert runner.invoke(app, words).exit_code != 0 and not page.exists()
+    assert runner.invoke(app, words).exit_code == 0
+    assert measured == ["ViT", "Swin", "Swin"]
+    assert [path.name for path in tmp_path.iterdir()] == ["page.md"]
+    assert page.read_text() == matrix_page(list(measure_cells(["ViT", "Swin"], ["bigate"], export=False)))
+
+
+def test_cells_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
+    made = Unfinished.beside(tmp_path / "page.md", ["life"], export=False)
+    made.write([Cell("ViT", "qkv", "life", reason="not tried")])
+    assert [cell.reason for cell in made.read()] == ["not tried"]
+    assert Unfinished.beside(tmp_path / "page.md", ["life"], export=True).read() == []
+    made.file.write_text("{")
+    assert made.read() == []

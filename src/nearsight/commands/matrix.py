@@ -16,7 +16,10 @@ def matrix(
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the page (.md) or the cells (.json).")
     ] = None,
 ) -> None:
-    """Put every local part into a small model of every family of timm, and see what comes of it."""
+    """Put every local part into a small model of every family of timm, and see what comes of it.
+
+    With --out, a stopped matrix goes on with the same command after its last whole host.
+    """
     if out is not None and out.suffix not in (".md", ".json"):
         raise ValueError(f"{out} ends neither in .md nor in .json; give the page or the cells such a name.")
 
@@ -24,20 +27,28 @@ def matrix(
     from rich.progress import Progress
 
     from ..checkpoints.native import write_whole
-    from ..retrofit.matrix import measure_cells, number_of_cells
+    from ..retrofit.matrix import measure_hosts, number_of_cells
     from ..retrofit.matrix_page import matrix_page, matrix_table
+    from ..retrofit.unfinished import Unfinished
     from ..tables import make_console
 
+    unfinished = Unfinished.beside(out, part or (), export) if out is not None else None
     cells = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("Trying parts in hosts", total=number_of_cells(host or (), part or ()))
-        for cell in measure_cells(host or (), part or (), export=export):
-            cells.append(cell)
-            progress.update(task, advance=1, description=f"{cell.family}: {cell.part}")
+        for found in measure_hosts(
+            host or (), part or (), export=export, known=unfinished.read() if unfinished else ()
+        ):
+            cells += found
+            progress.update(task, advance=len(found), description=f"{found[0].family} is done")
+            if unfinished is not None:
+                unfinished.write(cells)
     described: list[dict[str, Any]] = [cell.as_dict() for cell in cells]
     if out is not None:
         text = matrix_page(cells) if out.suffix == ".md" else json.dumps(described, indent=1) + "\n"
         write_whole(out, text.encode())
+    if unfinished is not None:
+        unfinished.finish()
     if as_json:
         print(json.dumps(described, indent=1))
     else:
