@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 from graphs import NANO, OF_EVERY_FAMILY, ONE_OF_A_KIND, batches, relative_difference, small_model, whole_model
 from torch import nn
 
@@ -78,6 +79,32 @@ def test_a_timm_model_of_one_size_keeps_it(tmp_path: Path) -> None:
     assert write_onnx(model, path, (64, 64)) == Axes(batch=True, size=False)
     assert sides(onnx.load(path).graph.input[0]) == ["batch", 3, 64, 64]
     images = torch.randn(3, 3, 64, 64)
+    assert relative_difference(answers(path, images), model(images).detach()) < CLOSE
+
+
+class Windows(nn.Module):
+    """Attention over `[B, windows, heads, N, D]`, as in timm's Twins, and a norm and a sum in place."""
+
+    def __init__(self, mask: torch.Tensor | None, scale: float | None):
+        super().__init__()
+        self.mask, self.scale = mask, scale
+        self.embed = nn.Conv2d(3, 24, 4, 4)
+        self.norm = nn.BatchNorm2d(24)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        field = self.embed(images)
+        field += field.new_tensor(0.5)
+        queries, keys, values = self.norm(field).flatten(2).unflatten(1, (3, 2, 4)).unflatten(-1, (4, 4)).unbind(1)
+        shared = [part.permute(0, 3, 1, 4, 2) for part in (queries, keys, values)]  # [B, 4, 2, 4, 4]
+        return F.scaled_dot_product_attention(*shared, attn_mask=self.mask, scale=self.scale).flatten(1)
+
+
+@pytest.mark.parametrize(("mask", "scale"), [(None, None), (torch.randn(2, 4, 4), 0.3), (torch.rand(4, 4) > 0.3, None)])
+def test_attention_over_windows_beside_heads(mask: torch.Tensor | None, scale: float | None, tmp_path: Path) -> None:
+    model, path = Windows(mask, scale).eval(), tmp_path / "model.onnx"
+    nn.init.uniform_(model.norm.running_var, 0.5, 2)
+    assert write_onnx(model, path, (16, 16)) == Axes(batch=True, size=False)
+    images = torch.randn(3, 3, 16, 16)
     assert relative_difference(answers(path, images), model(images).detach()) < CLOSE
 
 

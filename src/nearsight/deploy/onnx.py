@@ -12,18 +12,11 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from .operators import plainly
 from .program import INPUT, OUTPUT, Axes, record, written_whole
 from .runtime import need
 
 OPSET = 20  # the first with GELU as one operator
-aten = torch.ops.aten
-UNREAD = {aten._assert_tensor_metadata.default, aten.promote_types.default}
-IN_PLACE = {  # activations that overwrite their input, and those that don't
-    aten.relu_.default: aten.relu.default,
-    aten.gelu_.default: aten.gelu.default,
-    aten.hardswish_.default: aten.hardswish.default,
-    aten.hardtanh_.default: aten.hardtanh.default,
-}
 
 
 def write_onnx(model: nn.Module, path: Path, size: tuple[int, int]) -> Axes:
@@ -86,28 +79,6 @@ def to_onnx(program: ExportedProgram) -> Any:
         optimize=False,
         verbose=False,
     )
-
-
-def plainly(program: ExportedProgram) -> None:
-    """Write what the library of translations lacks in the operators that it knows: casts, and work in place."""
-    for node in reversed(list(program.graph.nodes)):
-        if node.target in UNREAD and not node.users:
-            program.graph.erase_node(node)
-        elif node.target is aten.to.dtype:
-            node.target = aten._to_copy.default
-            node.args, node.kwargs = node.args[:1], {"dtype": node.args[1]}
-        elif node.target in IN_PLACE and is_fresh(node.args[0]):
-            node.target = IN_PLACE[node.target]
-    program.graph_module.recompile()
-
-
-def is_fresh(node: Any) -> bool:
-    """Whether nobody else reads the numbers of a node, or those that it is a view of, and sees them overwritten."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or len(node.users) > 1:
-        return False
-    is_view = any(made.alias_info is not None for made in schema.returns)
-    return is_fresh(node.args[0]) if is_view else True
 
 
 def tidy(translated: Any) -> None:
