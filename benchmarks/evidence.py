@@ -1,9 +1,12 @@
-"""The command line of benchmarks that train for hours, and then write a page."""
+"""What benchmarks share that train for hours, and then write a page: their command line, and a table of models."""
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from nearsight.compare.results import ModelResult, Results
+from nearsight.compare.verdict import percent, signed
 
 
 def train_or_page(about: str | None, train: Callable[[Path, Path], None], page: Callable[[Path], None]) -> None:
@@ -27,3 +30,20 @@ def train_or_page(about: str | None, train: Callable[[Path, Path], None], page: 
         parser.error(f"{arguments.data} is no folder; give the one that holds the data sets")
     else:
         train(Path(arguments.data), arguments.out)
+
+
+def model_table(results: Results) -> Iterator[str]:
+    """The lines of a table with the models of a comparison, the best first."""
+    yield f"| model | test accuracy | difference to {results.baseline} | parameters | multiply-adds | training |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    yield from (model_row(model) for model in results.ranked)
+
+
+def model_row(model: ModelResult) -> str:
+    """A model in the table."""
+    apart, gap = "–", model.difference
+    if gap is not None:
+        apart = f"{signed(gap.mean)} ({signed(gap.low)} to {signed(gap.high)}), {gap.verdict}"
+    size, cost = f"{model.parameters / 1e6:.2f} M", f"{model.macs / 1e6:.1f} M"
+    minutes = f"{(model.seconds or 0) / 60:.1f} min"
+    return f"| `{model.label}` | {percent(model.score)} | {apart} | {size} | {cost} | {minutes} |"

@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from evidence import train_or_page
+from evidence import model_table, train_or_page
 
 from nearsight.checkpoints.native import write_whole
-from nearsight.compare.results import ModelResult, Results, read_results
-from nearsight.compare.verdict import percent, signed
+from nearsight.compare.results import Results, read_results
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 DATA = "cifar10_subset.npz"
@@ -42,19 +41,9 @@ IMAGES = {100: 40, 400: 25, 1600: 10}  # of the other classes, and epochs
 def comparison(images: int) -> list[str]:
     """What follows `nearsight` on the command line."""
     return [
-        *(
-            "compare",
-            AFTER,
-            "--models",
-            ",".join(MODELS),
-            "--baseline",
-            "plain",
-            "--recipe",
-            "retrofit",
-            "--seeds",
-            "3",
-        ),
-        *("--limit", str(images), "--epochs", str(IMAGES[images]), "--set", "batch=16", "--out", f"images-{images}"),
+        *("compare", AFTER, "--models", ",".join(MODELS), "--baseline", "plain", "--recipe", "retrofit"),
+        *("--seeds", "3", "--limit", str(images), "--epochs", str(IMAGES[images])),
+        *("--set", "batch=16", "--out", f"images-{images}"),
     ]
 
 
@@ -98,18 +87,7 @@ def body(found: dict[int, Results]) -> Iterator[str]:
     for images, results in found.items():
         yield f"\n## {images:,} images of the other classes, {IMAGES[images]} epochs\n"
         yield f"```sh\nnearsight {shlex.join(comparison(images))}\n```\n"
-        yield "| model | test accuracy | difference to plain | parameters | multiply-adds | training |"
-        yield "| --- | --- | --- | --- | --- | --- |"
-        yield from (row(model) for model in results.ranked)
-
-
-def row(model: ModelResult) -> str:
-    """A model in the table."""
-    difference = model.difference
-    apart = f"{signed(difference.mean)} ({difference.verdict})" if difference else "–"
-    size, cost = f"{model.parameters / 1e6:.2f} M", f"{model.macs / 1e6:.1f} M"
-    minutes = f"{(model.seconds or 0) / 60:.1f} min"
-    return f"| `{model.label}` | {percent(model.score)} | {apart} | {size} | {cost} | {minutes} |"
+        yield from model_table(results)
 
 
 if __name__ == "__main__":
