@@ -34,8 +34,9 @@ def train_or_page(about: str | None, train: Callable[[Path, Path], None], page: 
 
 def model_table(results: Results) -> Iterator[str]:
     """The lines of a table with the models of a comparison, the best first."""
-    yield f"| model | test accuracy | difference to {results.baseline} | parameters | multiply-adds | training |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    beside = f"difference to {results.baseline}"
+    yield f"| model | seeds | test accuracy | {beside} | parameters | multiply-adds | training |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
     yield from (model_row(model) for model in results.ranked)
 
 
@@ -45,5 +46,6 @@ def model_row(model: ModelResult) -> str:
     if gap is not None:
         apart = f"{signed(gap.mean)} ({signed(gap.low)} to {signed(gap.high)}), {gap.verdict}"
     size, cost = f"{model.parameters / 1e6:.2f} M", f"{model.macs / 1e6:.1f} M"
+    seeds = sum(run.score is not None for run in model.runs)
     minutes = f"{(model.seconds or 0) / 60:.1f} min"
-    return f"| `{model.label}` | {percent(model.score)} | {apart} | {size} | {cost} | {minutes} |"
+    return f"| `{model.label}` | {seeds} | {percent(model.score)} | {apart} | {size} | {cost} | {minutes} |"

@@ -28,12 +28,12 @@ from nearsight.compare.verdict import signed
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 DATA = "cifar10_subset.npz"
 BOTH = "life_localvit=deit_nano:qkv=life:ffn=localvit"
-CONVNETS = ["test_resnet", "lcnet_050", "resnet18"]
 PLACES = {"low": "1-2", "mid": "3-4", "high": "5-6"}  # of six layers
 NANO = [
     *("deit_nano", "deit_nano_life", "deit_nano_life_1=deit_nano:qkv=life_one_scale", "localvit_nano", BOTH),
-    *("lightvit_nano", "lit_nano", "swin_nano", "dwnet_nano", "ddwnet_nano", "iddwnet_nano", *CONVNETS),
     *(f"local_{place}=localvit_nano:local_layers={layers}" for place, layers in PLACES.items()),
+    *("dwnet_nano", "ddwnet_nano", "iddwnet_nano", "swin_nano", "lightvit_nano", "lit_nano"),
+    *("test_resnet", "lcnet_050", "resnet18"),
 ]
 FEW = ["deit_nano", "deit_nano_life", "localvit_nano", "test_resnet"]
 
