@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from nearsight.compare.results import ModelResult, Results
@@ -32,12 +32,12 @@ def train_or_page(about: str | None, train: Callable[[Path, Path], None], page: 
         train(Path(arguments.data), arguments.out)
 
 
-def model_table(results: Results) -> Iterator[str]:
-    """The lines of a table with the models of a comparison, the best first."""
+def model_table(results: Results, labels: Sequence[str] = ()) -> Iterator[str]:
+    """The lines of a table with the models of a comparison, or with those of some labels, the best first."""
     beside = f"difference to {results.baseline}"
     yield f"| model | seeds | test accuracy | {beside} | parameters | multiply-adds | training |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
-    yield from (model_row(model) for model in results.ranked)
+    yield from (model_row(model) for model in results.ranked if not labels or model.label in labels)
 
 
 def model_row(model: ModelResult) -> str:

@@ -168,6 +168,10 @@ def body(results: dict[str, Results], answers: dict[str, Answers]) -> Iterator[s
             yield f"\n## {comparison.images:,} training images, {comparison.epochs} epochs\n"
             yield f"```sh\nnearsight {shlex.join(comparison.arguments())}\n```\n"
             yield from model_table(results[comparison.name])
+    if "nano" in results:
+        yield "\n## Where LocalViT's part stands\n"
+        yield "Layers 1 and 2, 3 and 4, 5 and 6, all, and none; from the first comparison.\n"
+        yield from model_table(results["nano"], [*(f"local_{place}" for place in PLACES), *LOCAL])
 
 
 def claim_row(claim: Claim, answers: Answers) -> str:
