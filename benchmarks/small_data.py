@@ -110,7 +110,7 @@ def claims() -> Iterator[Claim]:
     yield Claim("LIFE and LocalViT together beat LocalViT", "life_localvit", LOCAL[0])
     yield Claim("LIFE and LocalViT together beat LIFE", "life_localvit", "deit_nano_life")
     for name, images in sizes.items():
-        text = f"with LocalViT the ConvNet of like size and cost is reached ({images} images)"
+        text = f"LocalViT's transformer beats a small ConvNet ({images} images)"
         yield Claim(text, LOCAL[0], "test_resnet", name)
 
 
