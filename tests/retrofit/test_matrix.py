@@ -94,7 +94,8 @@ def test_a_stopped_matrix_goes_on_after_its_last_whole_host(tmp_path: Path, monk
     runner, page = CliRunner(), tmp_path / "page.md"
     words = ["matrix", "--host", "ViT", "--host", "Swin", "--part", "bigate", "--no-export", "--out", str(page)]
     assert runner.invoke(app, words).exit_code != 0 and not page.exists()
-    assert runner.invoke(app, words).exit_code == 0
+    again = runner.invoke(app, words)
+    assert again.exit_code == 0 and "Found before: ViT; to try them again, delete" in again.stderr
     assert measured == ["ViT", "Swin", "Swin"]
     assert [path.name for path in tmp_path.iterdir()] == ["page.md"]
     assert page.read_text() == matrix_page(list(measure_cells(["ViT", "Swin"], ["bigate"], export=False)))

@@ -1,6 +1,7 @@
 """`nearsight matrix`: which part fits which host, measured."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,12 +34,14 @@ def matrix(
     from ..tables import make_console
 
     unfinished = Unfinished.beside(out, part or (), export) if out is not None else None
+    known = unfinished.read() if unfinished is not None else []
+    if unfinished is not None and known:
+        hosts = ", ".join(dict.fromkeys(cell.family for cell in known))
+        print(f"Found before: {hosts}; to try them again, delete {unfinished.file}.", file=sys.stderr)
     cells = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("Trying parts in hosts", total=number_of_cells(host or (), part or ()))
-        for found in measure_hosts(
-            host or (), part or (), export=export, known=unfinished.read() if unfinished else ()
-        ):
+        for found in measure_hosts(host or (), part or (), export=export, known=known):
             cells += found
             progress.update(task, advance=len(found), description=f"{found[0].family} is done")
             if unfinished is not None:
