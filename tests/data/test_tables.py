@@ -128,6 +128,35 @@ def test_a_few_missing_files_are_left_to_the_reader(photos: Path, write_png) -> 
         data.train.read(200)
 
 
+def test_names_stand_for_the_images_below_the_table(photos: Path, write_png) -> None:
+    """As in tables of competitions: ids without suffix, the images in one folder or in several."""
+    write_png(photos / "part_2/x.png")
+    source = table(photos, "image_id,breed\n0,pug\nx,hound\n3.png,pug\n")
+    assert listing(open_data(source).train) == [("img/0.png", 1), ("part_2/x.png", 0), ("img/3.png", 1)]
+    write_png(photos / "masks/x.png")
+    with pytest.raises(ValueError) as caught:
+        open_data(source)
+    assert str(caught.value) == (
+        f"x in {source} may be masks/x.png or part_2/x.png; write the path of each file from {photos}."
+    )
+
+
+@pytest.mark.parametrize("inside", ["", "train/"])
+def test_a_folder_with_a_table_leads_to_it(photos: Path, write_png, inside: str) -> None:
+    write_png(photos / f"alone/{inside}0.png")
+    (photos / "alone/labels.csv").write_text("id,label\n0,a\n")
+    with pytest.raises(ValueError, match=r"give .*labels\.csv\.$"):
+        open_data(photos / "alone")
+
+
+def test_an_only_class_leads_to_the_table_beside_it(photos: Path) -> None:
+    source = table(photos, "id,label\n0,a\n1,b\n")
+    with pytest.raises(ValueError) as caught:
+        open_data(photos)
+    assert str(caught.value) == f"{photos} has the one class img; if {source} lists images and classes, give it."
+    assert open_data(source).classes == ("a", "b")
+
+
 def test_parquet_with_paths(photos: Path) -> None:
     columns = {
         "image_path": [f"img/{i}.png" for i in range(4)],

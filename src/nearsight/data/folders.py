@@ -67,7 +67,7 @@ def split_folders(folder: Path) -> dict[str, Path]:
 
 def refuse_odd_layout(folder: Path, places: dict[str, Path], classes: dict[str, int]) -> None:
     """Say what is wrong with a folder in which no classes can be seen."""
-    advice = "put each class in a folder of its own, or give a CSV with paths and labels"
+    advice = f"put each class in a folder of its own, or give {name_table(folder) or 'a CSV with paths and labels'}"
     if not classes:
         images = sum(is_image_name(entry.name) for entry in os.scandir(folder))
         if images:
@@ -76,6 +76,15 @@ def refuse_odd_layout(folder: Path, places: dict[str, Path], classes: dict[str, 
     flat = [name for name in classes if name.casefold() in SPLITS]
     if places == {"train": folder} and len(flat) == len(classes):
         raise ValueError(f"The images in {folder / flat[0]} are in no class folders: {advice}.")
+    if len(classes) == 1 and (table := name_table(folder)):
+        raise ValueError(
+            f"{folder} has the one class {next(iter(classes))}; if {table} lists images and classes, give it."
+        )
+
+
+def name_table(folder: Path) -> str | None:
+    """A table in the folder, which may say more than its folders do."""
+    return next((str(path) for path in sorted(folder.iterdir()) if path.suffix.lower() in (".csv", ".tsv")), None)
 
 
 def scan_classes(folder: Path) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .files import Files
-from .folders import SPLITS
+from .folders import SPLITS, walk
 from .labels import number_labels, shorten
 from .samples import Data
 
@@ -27,6 +27,10 @@ COMMON = {
         "file",
         "image",
         "img",
+        "image_name",
+        "image_id",
+        "id_code",
+        "id",
     ),
     "label": ("class_name", "label_name", "label", "labels", "class", "category", "target", "species", "breed", "y"),
     "split": ("split", "subset", "partition", "set"),
@@ -38,7 +42,8 @@ def open_table(path: Path, columns: Mapping[str, str]) -> Data:
     """Images listed with their labels and, if there is such a column, their splits.
 
     Args:
-        path: The table; paths in it are absolute or start from its folder.
+        path: The table; paths in it are absolute or start from its folder. Mere names, also without a suffix, may be of
+            images anywhere below it.
         columns: Which column holds the `path`, the `label` and the `split`, where the common names don't tell.
 
     Raises:
@@ -101,12 +106,7 @@ def listed_files(path: Path, files: Sequence[str], labels: Any, splits: Sequence
     """The data of a table whose images are files beside it."""
     refuse_empty_labels(path, labels)
     root = str(path.parent)
-    missing = [file for file in files if not os.path.exists(os.path.join(root, file))]
-    if len(missing) > LOST * len(files):
-        raise ValueError(
-            f"{len(missing)} of the {len(files)} files in {path} are missing, the first is {missing[0]}; "
-            f"paths are absolute or start from {root}."
-        )
+    files = find_files(path, files)
     rows = split_rows(str(path), len(files), splits)
     for split, numbers in rows.items():
         refuse_repeats(path, split, [files[number] for number in numbers])
@@ -117,6 +117,46 @@ def listed_files(path: Path, files: Sequence[str], labels: Any, splits: Sequence
         classes,
         **{split: Files(root, [files[n] for n in numbers], numbered[split]) for split, numbers in rows.items()},
     )
+
+
+def find_files(path: Path, files: Sequence[str]) -> Sequence[str]:
+    """The files that a table means, from its folder: as listed, or the images of these names below the folder.
+
+    Raises:
+        ValueError: Too many are missing, or a name is of several images.
+    """
+    root = str(path.parent)
+    missing = missing_files(root, files)
+    if len(missing) > LOST * len(files):
+        images = images_by_name(root)
+        for name in missing:
+            if len(places := images.get(name, [])) > 1:
+                raise ValueError(
+                    f"{name} in {path} may be {places[0]} or {places[1]}; write the path of each file from {root}."
+                )
+        files = [images.get(file, [file])[0] for file in files]
+        missing = missing_files(root, files)
+    if len(missing) > LOST * len(files):
+        raise ValueError(
+            f"{len(missing)} of the {len(files)} files in {path} are missing, the first is {missing[0]}; "
+            f"paths are absolute or start from {root}."
+        )
+    return files
+
+
+def missing_files(root: str, files: Iterable[str]) -> list[str]:
+    """Those that are not there."""
+    return [file for file in files if not os.path.exists(os.path.join(root, file))]
+
+
+def images_by_name(root: str) -> dict[str, list[str]]:
+    """The images below a folder, by their names with and without suffix."""
+    images: dict[str, list[str]] = {}
+    for image in sorted(walk(root, "", set())):
+        name = os.path.basename(image)
+        for key in {name, os.path.splitext(name)[0]}:
+            images.setdefault(key, []).append(image)
+    return images
 
 
 def split_rows(source: str, count: int, splits: Sequence[str] | None) -> dict[str, np.ndarray]:
