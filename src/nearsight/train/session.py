@@ -25,7 +25,7 @@ from .recipe import Recipe
 from .run import Run, first_difference
 from .state import Checkpoints, Progress
 from .teacher import Teacher
-from .together import check_together
+from .together import check_together, join_model
 
 
 @dataclass
@@ -100,7 +100,7 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Sess
         accelerator=accelerator,
         recipe=recipe,
         built=built,
-        model=accelerator.prepare_model(model),
+        model=join_model(model, accelerator),
         optimizer=optimizer,
         base_rates=base_rates,
         average=average,

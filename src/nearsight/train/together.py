@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import Tensor
+from torch import Tensor, nn
 
 from .run import Run
 from .stopping import note_bad
@@ -38,6 +38,21 @@ def agree(session: "Session", loss: Tensor, norm: Tensor, signal_number: int, is
     everybody = session.accelerator.gather(mine[None])
     signals, due = everybody[:, 1:].amax(dim=0).tolist()
     return Step(float(everybody[:, 0].mean()), float(norm), int(signals), bool(due))
+
+
+def join_model(model: nn.Module, accelerator: Accelerator) -> nn.Module:
+    """The model whose gradients are the mean over all processes.
+
+    Kernels of depth-wise convolutions get the strides that their gradients have. With one input channel these are two
+    names of the same order in memory, but DDP would warn about the difference.
+    """
+    if accelerator.num_processes > 1:
+        for kernel in model.parameters():
+            if kernel.dim() == 4 and kernel.shape[1] == 1 and kernel.is_contiguous():
+                height, width = kernel.shape[2:]
+                kernel.data = kernel.data.as_strided(kernel.shape, (height * width, 1, width, 1))
+    joined: nn.Module = accelerator.prepare_model(model)
+    return joined
 
 
 def share_bad(session: "Session") -> None:
