@@ -40,6 +40,14 @@ def test_texts_from_outside_are_escaped(make_results: Make) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
+def test_two_dozen_models_can_be_told_apart(make_results: Make) -> None:
+    page = render(make_results({f"model_{number}": 0.3 + number / 100 for number in range(24)}))
+    looks = dict(re.findall(r'<span class="swatch ([^"]*)"></span>(model_\d+)</li>', page))
+    assert len(looks) == 24
+    for name in {name for look in looks for name in look.split()}:  # and the page says what each looks like
+        assert re.search(rf"\.{name}\b[^{{]*\{{", page)
+
+
 def test_all_models_failing_still_makes_a_report(make_results: Make) -> None:
     results = make_results(SHARES)
     update = {"score": None, "difference": None, "behind_best": None, "latency": None}

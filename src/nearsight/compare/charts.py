@@ -12,13 +12,14 @@ from .results import Curve, Interval, ModelResult, Results
 WIDTH, HEIGHT = 440, 300
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 12, 40
 COLOURS = 8
+STROKES = ("", " dashed", " dotted")  # of the first eight models, the next, and the next
 LETTER = 7.2  # width of a letter, roughly
 BAR = 150  # length of an interval's bar in the table
 
 
 def colour(index: int) -> str:
-    """Classes that give a model its colour, and from the ninth on a dashed line."""
-    return f"m{index % COLOURS}" + (" dashed" if index >= COLOURS else "")
+    """Classes that give a model its colour and stroke; 24 models can be told apart."""
+    return f"m{index % COLOURS}{STROKES[index // COLOURS % len(STROKES)]}"
 
 
 def learning_curves(results: Results) -> Markup:
