@@ -14,16 +14,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from evidence import model_table, train_or_page
+from numpy.typing import NDArray
 
-from nearsight.checkpoints.native import write_whole
 from nearsight.compare.answers import Answers, read_answers
 from nearsight.compare.plan import read_plan
 from nearsight.compare.results import Results, read_results
 from nearsight.compare.statistics import Estimate, estimate_difference
 from nearsight.compare.verdict import signed
+from nearsight.writing import write_whole
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 DATA = "cifar10_subset.npz"
@@ -36,6 +38,11 @@ NANO = [
     *("test_resnet", "lcnet_050", "resnet18"),
 ]
 FEW = ["deit_nano", "deit_nano_life", "localvit_nano", "test_resnet"]
+LONGER = [*FEW, "dwnet_nano", "ddwnet_nano"]
+DEFAULT = ["localvit_nano", "test_resnet", "deit_nano", "deit_nano_life"]
+
+
+Right: TypeAlias = dict[str, dict[int, NDArray[np.bool_]]]  # by label and seed, a truth for each test image
 
 
 @dataclass(frozen=True)
@@ -47,26 +54,29 @@ class Comparison:
         images: Training images; 9,000 are all, as 1,000 of the 10,000 are set aside for validation.
         epochs: Of every run.
         models: What is compared.
+        short: Whether the training is cut short, to afford three seeds; else it is the recipe's own, once.
     """
 
     name: str
     images: int
     epochs: int
     models: list[str]
+    short: bool = True
 
     def arguments(self) -> list[str]:
         """What follows `nearsight` on the command line."""
         limit = [] if self.images == 9000 else ["--limit", str(self.images)]
-        return [
-            *("compare", DATA, "--models", ",".join(self.models), "--baseline", "deit_nano", "--epochs"),
-            *(str(self.epochs), "--seeds", "3", "--set", "batch=32", *limit, "--out", self.name),
-        ]
+        cut = ["--epochs", str(self.epochs), "--seeds", "3", "--set", "batch=32"] if self.short else ["--seeds", "1"]
+        models = ["--models", ",".join(self.models), "--baseline", "deit_nano"]
+        return ["compare", DATA, *models, *cut, *limit, "--out", self.name]
 
 
 COMPARISONS = (
     Comparison("nano", 9000, 3, NANO),
     Comparison("images-2000", 2000, 6, FEW),
     Comparison("images-500", 500, 16, FEW),
+    Comparison("images-2000-longer", 2000, 20, LONGER),
+    Comparison("default", 9000, 50, DEFAULT, short=False),
 )
 
 
@@ -97,20 +107,22 @@ class Claim:
 
 def claims() -> Iterator[Claim]:
     """The claims that this scale can test."""
-    sizes = {"nano": "9,000", "images-2000": "2,000", "images-500": "500"}
-    for name, images in sizes.items():
-        yield Claim(f"LIFE beats the plain model ({images} images)", "deit_nano_life", "deit_nano", name)
+    places = {made.name: f"{made.images:,} images, {made.epochs} epochs" for made in COMPARISONS}
+    for name, place in places.items():
+        yield Claim(f"LIFE beats the plain model ({place})", "deit_nano_life", "deit_nano", name)
     yield Claim("several scales beat one (LIFE)", "deit_nano_life", "deit_nano_life_1")
-    for name, images in sizes.items():
-        yield Claim(f"LocalViT's feed-forward part beats the plain one ({images} images)", *LOCAL, name)
+    for name, place in places.items():
+        yield Claim(f"LocalViT's feed-forward part beats the plain one ({place})", *LOCAL, name)
     yield Claim("it helps more in low layers than in high ones", "local_low", "local_high")
-    yield Claim("dynamic depth-wise convolution is no worse than static", "ddwnet_nano", "dwnet_nano", margin=0.01)
+    for name in ("nano", "images-2000-longer"):
+        text = f"dynamic depth-wise convolution is no worse than static ({places[name]})"
+        yield Claim(text, "ddwnet_nano", "dwnet_nano", name, margin=0.01)
     yield Claim("inhomogeneous, too, is no worse than static", "iddwnet_nano", "dwnet_nano", margin=0.01)
     yield Claim("depth-wise convolution is no worse than window attention", "dwnet_nano", "swin_nano", margin=0.01)
     yield Claim("LIFE and LocalViT together beat LocalViT", "life_localvit", LOCAL[0])
     yield Claim("LIFE and LocalViT together beat LIFE", "life_localvit", "deit_nano_life")
-    for name, images in sizes.items():
-        text = f"LocalViT's transformer beats a small ConvNet ({images} images)"
+    for name, place in places.items():
+        text = f"LocalViT's transformer beats a small ConvNet ({place})"
         yield Claim(text, LOCAL[0], "test_resnet", name)
 
 
@@ -128,22 +140,26 @@ def train(data: Path, out: Path) -> None:
 
 
 def page(out: Path) -> None:
-    """Write the page, the results and the answers."""
+    """Record the comparisons that have ended, and write the page from all that are recorded."""
     PAGES.mkdir(parents=True, exist_ok=True)
-    results, answers = {}, {}
     for comparison in COMPARISONS:
-        folder = out / comparison.name
-        plan = read_plan(folder)
-        found = read_answers(plan, folder) if plan else None
-        if found is None:
-            continue
-        answers[comparison.name] = found
-        results[comparison.name] = read_results(folder)
-        lean = results[comparison.name].model_copy(update={"disagreements": []})  # these hold images of the data
-        write_whole(PAGES / f"{comparison.name}.json", (lean.model_dump_json(indent=1) + "\n").encode())
-        write_whole(PAGES / f"{comparison.name}.npz", answer_file(found))
+        record(out / comparison.name)
+    recorded = [comparison.name for comparison in COMPARISONS if (PAGES / f"{comparison.name}.json").exists()]
+    results = {name: Results.model_validate_json((PAGES / f"{name}.json").read_text()) for name in recorded}
+    answers = {name: read_right(PAGES / f"{name}.npz") for name in recorded}
     text = (PAGES / "small-data.head.md").read_text() + "\n".join(body(results, answers)) + "\n"
     write_whole(PAGES / "small-data.md", text.encode())
+
+
+def record(folder: Path) -> None:
+    """Copy the results and the answers of a comparison to the page's folder, if it has ended."""
+    plan = read_plan(folder)
+    answers = read_answers(plan, folder) if plan else None
+    if answers is None or not (folder / "results.json").exists():
+        return
+    lean = read_results(folder).model_copy(update={"disagreements": []})  # these hold images of the data
+    write_whole(PAGES / f"{folder.name}.json", (lean.model_dump_json(indent=1) + "\n").encode())
+    write_whole(PAGES / f"{folder.name}.npz", answer_file(answers))
 
 
 def answer_file(answers: Answers) -> bytes:
@@ -155,7 +171,17 @@ def answer_file(answers: Answers) -> bytes:
     return file.getvalue()
 
 
-def body(results: dict[str, Results], answers: dict[str, Answers]) -> Iterator[str]:
+def read_right(path: Path) -> Right:
+    """Which test images each run of a comparison answered right, from what `answer_file` wrote."""
+    right: Right = {}
+    with np.load(path) as file:
+        for run, given in zip(file["runs"].tolist(), file["answers"], strict=True):
+            label, _, seed = run.rpartition("-seed")
+            right.setdefault(label, {})[int(seed)] = given == file["labels"]
+    return right
+
+
+def body(results: dict[str, Results], answers: dict[str, Right]) -> Iterator[str]:
     """The lines of the page behind its head."""
     yield "\n## Verdicts\n"
     yield "| claim | difference in points | 95 % interval | seeds | verdict |"
@@ -174,12 +200,13 @@ def body(results: dict[str, Results], answers: dict[str, Answers]) -> Iterator[s
         yield from model_table(results["nano"], [*(f"local_{place}" for place in PLACES), *LOCAL])
 
 
-def claim_row(claim: Claim, answers: Answers) -> str:
+def claim_row(claim: Claim, right: Right) -> str:
     """A claim with what was found."""
-    seeds = [seed for seed in answers.runs.get(claim.more, {}) if seed in answers.runs.get(claim.less, {})]
+    more, less = right.get(claim.more, {}), right.get(claim.less, {})
+    seeds = [seed for seed in more if seed in less]
     if not seeds:
         return f"| {claim.text} | | | 0 | not yet trained |"
-    found = estimate_difference(answers.parts(claim.more, seeds), answers.parts(claim.less, seeds))
+    found = estimate_difference(np.stack([more[seed] for seed in seeds]), np.stack([less[seed] for seed in seeds]))
     interval = f"{signed(found.low)} to {signed(found.high)}"
     pair = f"`{claim.more}` − `{claim.less}`"
     verdict = claim.judge(found) if len(seeds) > 1 else "one seed only"
