@@ -22,19 +22,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from nearsight.checkpoints.native import write_whole
+from nearsight.bench import Bench, Setting, Subject, bench, open_subject
+from nearsight.bench.measure import SIDE, matrix_product
+from nearsight.bench.memory import peak_memory
+from nearsight.bench.record import plain
+from nearsight.bench.results import Key, warn_if_restless
+from nearsight.bench.scaling import growths
+from nearsight.bench.subjects import reason_of
 from nearsight.clock import Spread, make_task, ratio_interval, take_turns, with_threads
-from nearsight.deploy.bench import Bench, Setting, Subject, bench, open_subject
-from nearsight.deploy.bench.measure import SIDE, matrix_product
-from nearsight.deploy.bench.memory import peak_memory
-from nearsight.deploy.bench.record import plain
-from nearsight.deploy.bench.results import Key, warn_if_restless
-from nearsight.deploy.bench.scaling import growths
-from nearsight.deploy.bench.subjects import reason_of
 from nearsight.lattice import Grid
 from nearsight.ops.sliding import unfold_gather_taps
 from nearsight.parts.depthwise import InhomogeneousKernel
 from nearsight.train.run import environment
+from nearsight.writing import write_whole
 
 CPU = torch.device("cpu")
 DEIT, SWIN = "deit_tiny_patch16_224", "swin_tiny_patch4_window7_224"  # timm's

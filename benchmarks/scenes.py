@@ -20,11 +20,11 @@ from typing import Any
 from evidence import train_or_page
 from PIL import Image
 
-from nearsight.checkpoints.native import write_whole
 from nearsight.compare.results import read_results
 from nearsight.compare.verdict import percent as with_interval
 from nearsight.compare.verdict import signed
 from nearsight.tables import percent
+from nearsight.writing import write_whole
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 IMAGES = PAGES.parent / "images" / "results"

@@ -5,7 +5,7 @@ import sys
 import traceback
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -112,6 +112,8 @@ def models(
 
     rows = read_catalogue(pattern)
     if as_json:
+        from .tables import print_json
+
         print_json([row.as_dict() for row in rows])
         return
     from .tables import make_console, models_table
@@ -183,13 +185,6 @@ def reproduce(
         print_table(wanted, make_console())
     else:
         make_console().print(reproduction_summary(wanted))
-
-
-def print_json(value: Any) -> None:
-    """Print a value as indented JSON."""
-    import json
-
-    print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Tables for the terminal."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -35,6 +36,11 @@ def make_console() -> Console:
     """A console as wide as the terminal, or as a wide page when the output goes elsewhere."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPED)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def tracked(items: Sequence[T], title: str) -> Iterable[T]:

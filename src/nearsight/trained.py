@@ -58,7 +58,7 @@ def load(path: str | Path) -> nn.Module:
     file = model_file(path)
     description = read_description(file)
     if description.get("dense") is not None:
-        from .checkpoints.dense import load_dense
+        from .dense.saved import load_dense
 
         return load_dense(file)
     if description.get("timm") is not None:
@@ -99,7 +99,7 @@ def save_trained(
     if threshold is not None:
         about["threshold"] = threshold
     if task != "classify":
-        from .checkpoints.dense import save_dense
+        from .dense.saved import save_dense
 
         return save_dense(built.model, path, name=built.name, trained=about)  # type: ignore[arg-type]
     if built.timm_options is None:

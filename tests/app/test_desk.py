@@ -16,9 +16,9 @@ from nearsight.app.desk import Choice, Desk
 from nearsight.app.looking import Recent
 from nearsight.app.sources import offered
 from nearsight.app.tiles import METHODS, Wish, draw_tiles
-from nearsight.checkpoints.dense import save_dense
 from nearsight.data.scenes.transforms import SceneInput
 from nearsight.dense import DenseModel, DenseSpec, LinearHead
+from nearsight.dense.saved import save_dense
 from nearsight.explain import attention, receptive_field
 from nearsight.explain.panels import VEIL, limits
 from nearsight.models import MODELS

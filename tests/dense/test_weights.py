@@ -8,10 +8,10 @@ import torch
 from drawn import SMALL
 
 from nearsight import create_model
-from nearsight.checkpoints.dense import load_dense, save_dense
 from nearsight.checkpoints.foreign import save_foreign
 from nearsight.checkpoints.native import save_model
 from nearsight.dense import DenseModel, DenseSpec, LinearHead, TimmBackbone, from_json, to_json
+from nearsight.dense.saved import load_dense, save_dense
 from nearsight.models import MODELS
 from nearsight.train.groups import parameter_groups
 from nearsight.train.recipe import Optimizer

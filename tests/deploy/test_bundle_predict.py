@@ -20,10 +20,10 @@ import nearsight
 from nearsight.commands.evaluate import predict as command
 from nearsight.data.augment import Input
 from nearsight.data.files import Files
+from nearsight.data.find_images import find_images
 from nearsight.data.loader import EvalImages
 from nearsight.deploy.bundle import ABOUT, describe, read_bundle, write_json
 from nearsight.predict import predict
-from nearsight.predict.answers import find_images
 from nearsight.predict.bundle import ImageBatches, normalise
 
 APP = typer.Typer()

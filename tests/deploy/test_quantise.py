@@ -23,8 +23,8 @@ from nearsight.deploy.pictures import Pictures
 from nearsight.deploy.quantise import most_sensitive, quantise
 from nearsight.deploy.runtime import open_runner, run_onnx
 from nearsight.deploy.verify import Group, batches
-from nearsight.evaluate.evaluation import open_own
 from nearsight.trained import open_trained
+from nearsight.trained_on import open_own
 
 
 def test_accuracy_before_and_after_is_what_the_two_bundles_have() -> None:

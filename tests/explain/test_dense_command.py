@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from nearsight.checkpoints.dense import save_dense
 from nearsight.cli import app
 from nearsight.data.scenes.transforms import SceneInput
 from nearsight.dense import DenseModel, DenseSpec, LinearHead, Retina
+from nearsight.dense.saved import save_dense
 from nearsight.explain.methods import METHODS, Wishes
 from nearsight.explain.scoring import score
 from nearsight.explain.subjects import open_model

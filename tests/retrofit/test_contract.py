@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nearsight import fold, localize
 from nearsight.deploy.program import Axes, capture
-from nearsight.retrofit.examples import Example
+from nearsight.matrix.examples import Example
 
 TRAINED = {"ffn": "localvit", "qkv": "life", "mixer": "depthwise"}
 

@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from nearsight.cli import app
-from nearsight.retrofit import matrix
-from nearsight.retrofit.examples import Example
-from nearsight.retrofit.matrix import PARTS, Cell, measure_cells
-from nearsight.retrofit.matrix_page import letters, matrix_page
-from nearsight.retrofit.unfinished import Unfinished
+from nearsight.matrix import cells
+from nearsight.matrix.cells import PARTS, Cell, measure_cells
+from nearsight.matrix.examples import Example
+from nearsight.matrix.page import letters, matrix_page
+from nearsight.matrix.unfinished import Unfinished
 
 PAGE = Path(__file__).parents[2] / "docs" / "matrix.md"
 ROW = re.compile(r"^\| (?P<family>[^|]+?) \| (?P<cells>[–·BPTEX |]+) \|$", re.MULTILINE)
@@ -81,7 +81,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_a_stopped_matrix_goes_on_after_its_last_whole_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured, measure = [], matrix.measure_cell
+    measured, measure = [], cells.measure_cell
 
     def until_swin(example: Example, slot: str, part: str) -> Cell:
         if example.family == "Swin" and "Swin" not in measured:
@@ -90,7 +90,7 @@ def test_a_stopped_matrix_goes_on_after_its_last_whole_host(tmp_path: Path, monk
         measured.append(example.family)
         return measure(example, slot, part)
 
-    monkeypatch.setattr(matrix, "measure_cell", until_swin)
+    monkeypatch.setattr(cells, "measure_cell", until_swin)
     runner, page = CliRunner(), tmp_path / "page.md"
     words = ["matrix", "--host", "ViT", "--host", "Swin", "--part", "bigate", "--no-export", "--out", str(page)]
     assert runner.invoke(app, words).exit_code != 0 and not page.exists()

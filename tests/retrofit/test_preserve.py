@@ -9,7 +9,7 @@ from small_hosts import fresh, host, named, pictures
 from torch import Tensor, nn
 
 from nearsight import localize
-from nearsight.retrofit.examples import EXAMPLES, Example
+from nearsight.matrix.examples import EXAMPLES, Example
 
 PARTS = [
     ("ffn", "localvit"),

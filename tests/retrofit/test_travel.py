@@ -16,9 +16,9 @@ import nearsight
 from nearsight import localize
 from nearsight.cli import app
 from nearsight.compare.entries import parse_entries
+from nearsight.matrix.examples import NARROW, Example
 from nearsight.parts import DepthWise, Life, LocalityFfn
 from nearsight.retrofit import Choice, localized_of
-from nearsight.retrofit.examples import NARROW, Example
 from nearsight.train.build import build
 from nearsight.train.groups import parameter_groups
 from nearsight.train.recipe import ModelChoice, Optimizer

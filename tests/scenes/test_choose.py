@@ -6,7 +6,8 @@ import pytest
 
 from nearsight.data import open_data
 from nearsight.data.samples import Split
-from nearsight.train.choose_scenes import choose_anchors, choose_boxes, fill_in_scenes, measure_sizes
+from nearsight.data.scenes.sizes import measure_sizes
+from nearsight.train.choose_scenes import choose_anchors, choose_boxes, fill_in_scenes
 from nearsight.train.prepare import prepare
 from nearsight.train.recipe_file import load_recipe
 

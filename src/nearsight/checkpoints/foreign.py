@@ -10,7 +10,8 @@ from safetensors.torch import save
 from torch import nn
 
 from ..retrofit import localized_of, rebuild_localized
-from .native import FORMAT, read_description, read_safetensors, write_whole
+from ..writing import write_whole
+from .native import FORMAT, read_description, read_safetensors
 from .safe import WeightFileError, read_tensors
 
 

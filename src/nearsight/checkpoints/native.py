@@ -1,7 +1,6 @@
 """Our own format: weights as safetensors, and beside them a JSON file that says which model they are of."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from ..models.registry import MODELS, default_levels, describe
 from ..models.resize import resize_state
 from ..models.spec import BackboneSpec, from_json, to_json
 from ..retrofit import localized_of, rebuild_localized
+from ..writing import write_whole
 from .official import build, load_strictly, recognise
 from .released import Choices
 from .safe import WeightFileError, read_tensors
@@ -95,20 +95,6 @@ def save_model(
     write_whole(path.with_suffix(".json"), json.dumps(description, indent=1).encode())
     write_whole(path, save(tensors, {"format": "pt"}))
     return path
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is complete or absent, even after a crash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def load_converted(

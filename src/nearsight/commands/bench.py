@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ..deploy.bench import Bench
+    from ..bench import Bench
 
 
 def bench(
@@ -64,8 +64,8 @@ def bench(
     others = split(against) if against else []
     texts = list(dict.fromkeys([*models, *others]))
 
-    from ..deploy.bench import bench as measure
-    from ..deploy.bench import open_subject
+    from ..bench import bench as measure
+    from ..bench import open_subject
     from ..tables import tracked
     from ..train.stopping import listening
 
@@ -95,8 +95,8 @@ def make_setting(
     """How to measure, from what was typed."""
     import torch
 
-    from ..deploy.bench import Setting
-    from ..deploy.bench.runtimes import RUNTIMES
+    from ..bench import Setting
+    from ..bench.runtimes import RUNTIMES
     from ..evaluate.predictions import pick_device
 
     chosen = list(dict.fromkeys(split(runtimes))) if runtimes else ["eager"] if scaling else list(RUNTIMES)
@@ -140,7 +140,7 @@ def refuse_twins(keys: list[tuple[str, tuple[int, int]]]) -> None:
 
 def show(found: "Bench", scaling: bool) -> None:
     """Print the table."""
-    from ..deploy.bench.table import bench_table, scaling_table
+    from ..bench.table import bench_table, scaling_table
     from ..tables import make_console
 
     console = make_console()
@@ -150,9 +150,9 @@ def show(found: "Bench", scaling: bool) -> None:
 
 def write_files(found: "Bench", scaling: bool, json: Path | None, plot: Path | None) -> None:
     """Write what was asked for."""
-    from ..checkpoints.native import write_whole
-    from ..deploy.bench.plot import draw_accuracy, draw_scaling
-    from ..deploy.bench.record import to_json
+    from ..bench.plot import draw_accuracy, draw_scaling
+    from ..bench.record import to_json
+    from ..writing import write_whole
 
     if json is not None:
         write_whole(json, to_json(found, scaling=scaling))

@@ -83,7 +83,7 @@ def check(
 
         make_console().print(render_report(report, patches), highlight=False, crop=False)
     if fix_list:
-        from ..checkpoints.native import write_whole
+        from ..writing import write_whole
 
         write_whole(fix_list, list_fixes(report))
         print(f"Wrote {fix_list}; images to remove: {len(report.to_remove):,}.", file=sys.stderr)

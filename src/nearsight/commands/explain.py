@@ -66,8 +66,8 @@ def explain(
     if score:
         score_maps(opened, images, methods, out, limit=limit, seed=seed)
         return
+    from ..data.find_images import find_images
     from ..explain.methods import OVER_MANY, Wishes
-    from ..predict.answers import find_images
 
     numbers = tuple(opened.class_number(name) for name in classes or ())
     places = [parse_place(text) for text in at or ()]
@@ -196,8 +196,8 @@ def save(made: "Explanation", folder: Path, name: str) -> None:
 
     import numpy as np
 
-    from ..checkpoints.native import write_whole
     from ..figures import to_png
+    from ..writing import write_whole
 
     stream = io.BytesIO()
     np.savez_compressed(stream, **made.arrays)  # type: ignore[arg-type]

@@ -27,11 +27,11 @@ def matrix(
     from rich.console import Console
     from rich.progress import Progress
 
-    from ..checkpoints.native import write_whole
-    from ..retrofit.matrix import measure_hosts, number_of_cells
-    from ..retrofit.matrix_page import matrix_page, matrix_table
-    from ..retrofit.unfinished import Unfinished
+    from ..matrix.cells import measure_hosts, number_of_cells
+    from ..matrix.page import matrix_page, matrix_table
+    from ..matrix.unfinished import Unfinished
     from ..tables import make_console
+    from ..writing import write_whole
 
     unfinished = Unfinished.beside(out, part or (), export) if out is not None else None
     known = unfinished.read() if unfinished is not None else []

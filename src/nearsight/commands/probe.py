@@ -59,7 +59,7 @@ def probe(
     if tables:
         result["tables"] = run_tables(as_json, draw, seed)
     if as_json:
-        from ..cli import print_json
+        from ..tables import print_json
 
         print_json(result)
 
@@ -120,8 +120,8 @@ def write_tables(folder: Path, seed: int) -> None:
 
 def save(path: Path, picture: Any) -> None:
     """Write a figure as PNG."""
-    from ..checkpoints.native import write_whole
     from ..figures import to_png
+    from ..writing import write_whole
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, to_png(picture))

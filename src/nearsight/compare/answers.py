@@ -8,11 +8,11 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from .answering import ANSWERS
 from .plan import Plan
 from .results import Difference, Interval
 from .runner import is_finished
 from .statistics import Estimate, correct_for_many, estimate_difference, estimate_score, judge
-from .work import ANSWERS
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from .. import __version__
 from ..data import Split
 from ..evaluate.predictions import pick_device
 from ..train.prepare import Prepared
-from ..train.run import Run
+from ..train.run import Run, processor
 from ..trained import open_trained
 from .answers import Answers, best_of, differences, read_answers, scores
 from .contenders import Contender
@@ -172,20 +172,10 @@ def describe_machine(threads: int) -> dict[str, Any]:
 
     device = pick_device()
     return {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else cpu_name(),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else processor(),
         "threads": threads,
         "nearsight": __version__,
         "torch": torch.__version__,
         "timm": timm.__version__,
         "python": platform.python_version(),
     }
-
-
-def cpu_name() -> str:
-    """What the system calls the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()

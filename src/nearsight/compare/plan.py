@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..checkpoints.native import write_whole
+from ..writing import write_whole
 from .entries import Entry
 
 UNITS = {"s": 1, "m": 60, "h": 3600}

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.native import write_whole
 from ..train.stopping import listening
+from ..writing import write_whole
+from .answering import ANSWERS
 from .plan import RunPlan, Shared, train_arguments
 from .runner import PAUSE, Stopped, Watcher, is_finished, last_words
-from .work import ANSWERS
 
 # Written here in this order: the run counts as finished with the last two.
 SENT = (
@@ -132,7 +132,7 @@ def train_there(arguments: list[str], sent: dict[str, bytes], threads: int) -> t
         folder.mkdir()
         for name, content in sent.items():
             (scratch / name).write_bytes(content)
-        command = [sys.executable, "-m", "nearsight.compare.work", *arguments, "--threads", str(threads)]
+        command = [sys.executable, "-m", "nearsight.one_run", *arguments, "--threads", str(threads)]
         with (folder / "log.txt").open("wb") as log:
             # The pipe closes when this worker is killed; then the process ends, too.
             process = subprocess.Popen(

@@ -7,8 +7,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from ..checkpoints.native import write_whole
 from ..train.display import duration
+from ..writing import write_whole
 from .charts import colour, interval_bar, learning_curves, score_by_latency
 from .results import Results
 from .verdict import percent, probability, signed, verdict

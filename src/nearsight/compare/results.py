@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..checkpoints.native import write_whole
+from ..writing import write_whole
 
 
 class Record(BaseModel):

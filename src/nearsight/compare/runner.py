@@ -14,8 +14,8 @@ from typing import IO, Protocol
 from filelock import FileLock, Timeout
 
 from ..train.stopping import listening
+from .answering import ANSWERS
 from .plan import RunPlan, Shared, train_arguments
-from .work import ANSWERS
 
 ATTEMPTS = 3  # of a run whose process is killed
 PAUSE = 0.3  # seconds between looks at the processes
@@ -157,7 +157,7 @@ def start(run: RunPlan, shared: Shared, slot: Slot, attempt: int) -> Child:
     """Start the process of a run; its words go to `log.txt` beside its records."""
     run.folder.mkdir(parents=True, exist_ok=True)
     log = (run.folder / "log.txt").open("ab")
-    command = [sys.executable, "-m", "nearsight.compare.work", *train_arguments(shared, run)]
+    command = [sys.executable, "-m", "nearsight.one_run", *train_arguments(shared, run)]
     process = subprocess.Popen(
         [*command, "--threads", str(slot.threads)],
         stdin=subprocess.PIPE,  # closed by the system when this process ends, however it does

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..data.files import Files
+from ..data.find_images import find_images
 from ..data.open import open_any
 from ..data.samples import Data, Split, Subset
-from ..evaluate.evaluation import match_classes, open_own
-from ..predict.answers import find_images
 from ..trained import Trained
+from ..trained_on import match_classes, open_own
 from .subject import Subject
 
 SEED = 0

@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.native import write_whole
 from ..figures import to_png
+from ..writing import write_whole
 from .evaluation import Evaluation
 from .metrics import Share, worst_mistakes
 from .pictures import ACROSS, Mistake, draw_confusion, draw_mistakes, draw_reliability

@@ -13,7 +13,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..checkpoints.native import write_whole
 from ..data.samples import Split
 from ..data.scenes.loader import Collate, EvalScenes, read_scene
 from ..data.scenes.objects import Objects, decode_masks
@@ -21,6 +20,7 @@ from ..pictures import draw_objects, draw_regions, side_by_side
 from ..tables import percent
 from ..tasks.scenes import find_objects, find_regions
 from ..trained import Trained
+from ..writing import write_whole
 from .scenes import SceneEvaluation
 from .table import SEEN, titled
 

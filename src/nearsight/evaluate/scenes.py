@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from ..data.loader import default_workers
 from ..data.samples import Data, Split
 from ..data.scenes.loader import scene_eval_loader
+from ..tasks.objects import ObjectFigures, ObjectTally
+from ..tasks.regions import RegionFigures, confuse, mean_overlap, measure_regions
 from ..tasks.scenes import add_objects, find_objects, find_regions
 from ..trained import Trained, open_trained
-from .evaluation import choose_split, open_own
-from .objects import ObjectFigures, ObjectTally
+from ..trained_on import choose_split, open_own
 from .predictions import pick_device
-from .regions import RegionFigures, confuse, mean_overlap, measure_regions
 
 BATCH = 8
 GROUPS = 20  # of images, without each of which the score is computed to see how much it depends on them

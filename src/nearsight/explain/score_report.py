@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..checkpoints.native import write_whole
 from ..figures import COLOURS, SMALL, SOFT, figure, tidy, to_png, write
+from ..writing import write_whole
 from .scoring import BASELINES, Interval, Scores
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..data.find_images import find_images
 from ..deploy.bundle import is_bundle
-from .answers import Prediction, find_images
+from .answers import Prediction
 
 if TYPE_CHECKING:
     import torch

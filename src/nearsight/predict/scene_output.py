@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..checkpoints.native import write_whole
 from ..data.image import decode
 from ..data.scenes.objects import decode_masks
 from ..pictures import coco_answers, draw_objects, draw_regions, index_png
 from ..tables import percent
+from ..writing import write_whole
 from .scenes import ScenePrediction
 
 NAMED = 4  # classes that a line of words names

@@ -13,6 +13,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from ..data.files import Files
+from ..data.find_images import find_images
 from ..data.loader import default_workers
 from ..data.samples import BadImage
 from ..data.scenes.loader import Collate, Item, SceneBatch, make_scene_loader
@@ -20,7 +21,6 @@ from ..data.scenes.transforms import SceneInput
 from ..evaluate.predictions import pick_device
 from ..tasks.scenes import find_objects, find_regions
 from ..trained import Trained, open_trained
-from .answers import find_images
 
 BATCH = 8
 

@@ -204,7 +204,7 @@ class Place:
         return attention.grid_keeper
 
 
-class NoPlace(Exception):  # noqa: N818: no error by itself: other layers may have a place
+class NoPlace(Exception):
     """A layer that has no place for a part, and what is missing."""
 
 

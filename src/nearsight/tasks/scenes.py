@@ -15,8 +15,8 @@ from ..data.loader import Batches
 from ..data.samples import Split
 from ..data.scenes.loader import SceneBatch, TrainScenes, scene_eval_loader, scene_train_loader
 from ..data.scenes.transforms import SceneAugmentation, SceneInput
-from ..evaluate.objects import ObjectTally
-from ..evaluate.regions import RegionTally
+from .objects import ObjectTally
+from .regions import RegionTally
 from .task import Metric
 
 if TYPE_CHECKING:

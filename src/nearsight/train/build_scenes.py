@@ -5,10 +5,10 @@ from typing import Any
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-from ..checkpoints.dense import load_dense
 from ..checkpoints.native import read_description
 from ..data.scenes.transforms import SceneInput
 from ..dense import HEADS, DenseModel, DenseSpec, TimmBackbone
+from ..dense.saved import load_dense
 from ..models import MODELS
 from ..models.options import apply_options
 from ..models.resize import with_patch

@@ -3,27 +3,17 @@
 Every decision is a small table or rule with its reason; `fill_in_scenes` only applies them.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..data.samples import BadImage, Data, Split
-from ..data.scenes.loader import scene_at
-from ..data.scenes.objects import Objects
+from ..data.samples import Data, Split
+from ..data.scenes.sizes import Sizes, choose_side, measure_sizes
 from ..dense.pyramid import octave
 from ..models import MODELS
 from .choose import possible_patches
 from .recipe import Recipe
 from .recipe_file import parse
-
-LOOKED_AT = 100  # images whose sizes and objects stand for all
-
-# Shorter side in pixels: so large that nine of ten objects keep the first side, and half of every class the second one;
-# not larger than the images are.
-SMALL_OBJECT, SMALL_CLASS = 40, 16
-SIDES = (64, 512)
-REGION_SIDE = 256  # regions have no smallest object to follow
 
 # Side of the square that training images are cut to, in shorter sides: one wide or enlarged image would make its whole
 # batch as large.
@@ -61,69 +51,6 @@ HEADS: dict[str, dict[str, Any]] = {
     "upernet": {"channels": 128, "helper_channels": 64},
     "linear": {},
 }
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What the images and objects measure.
-
-    Attributes:
-        side: Median of the shorter sides of the images, in pixels.
-        frame: Shorter and longer side in pixels that nine of ten images fit into.
-        small: Side that nine of ten objects exceed, as a share of the image's shorter side; None without objects.
-        large: Side that one of ten objects exceeds, as a share of the image's shorter side.
-        classes: Smallest and largest median of a class, as shares of the image's shorter side.
-        crowded: Objects that one of ten images exceeds.
-    """
-
-    side: int
-    frame: tuple[int, int]
-    small: float | None
-    large: float | None
-    classes: tuple[float, float] | None
-    crowded: int
-
-    @property
-    def range(self) -> tuple[float, float] | None:
-        """Sides that anchors should span: most objects, and the middle of every class, however rare."""
-        if self.small is None or self.large is None or self.classes is None:
-            return None
-        return min(self.small, self.classes[0]), max(self.large, self.classes[1])
-
-
-def measure_sizes(split: Split, most: int = LOOKED_AT) -> Sizes:
-    """Sizes of some images and of the objects in them.
-
-    Args:
-        split: Scenes.
-        most: Images that are looked at.
-
-    Raises:
-        ValueError: None of the images can be read.
-    """
-    formats, objects, labels, counts = [], [], [], [0]
-    for index in np.linspace(0, len(split) - 1, min(most, len(split))).astype(int):
-        scenes, number = scene_at(split, int(index))
-        try:
-            shorter, longer = sorted(scenes.size(number))
-            found = scenes.annotation(number) if scenes.task == "detect" else None
-        except BadImage:
-            continue
-        formats.append((shorter, longer))
-        if isinstance(found, Objects):
-            extent = found.boxes[:, 2:] - found.boxes[:, :2]
-            counts.append(len(extent))
-            labels += found.labels.tolist()
-            objects += (np.sqrt(extent.clip(min=0).prod(axis=1)) / shorter).tolist()
-    if not formats:
-        raise ValueError("None of the training images can be read; run `nearsight data check` on the data.")
-    side, crowded = int(np.median(formats, axis=0)[0]), int(np.quantile(counts, 0.9))
-    short, long = np.quantile(formats, 0.9, axis=0).astype(int).tolist()
-    if not objects:
-        return Sizes(side, (short, long), None, None, None, crowded)
-    small, large = np.quantile(objects, (0.1, 0.9)).tolist()
-    medians = [float(np.median(np.array(objects)[np.array(labels) == label])) for label in set(labels)]
-    return Sizes(side, (short, long), small, large, (min(medians), max(medians)), crowded)
 
 
 def fill_in_scenes(recipe: Recipe, data: Data, train: Split) -> Recipe:
@@ -209,16 +136,6 @@ def choose_anchors(head: str, finest: int, shorter: int, small: float, large: fl
     coarsest = int(np.log2(max(shorter / finest, 1)))  # a map of one place has no neighbours
     least = 1 if head == "retinanet" else 2  # boxes are judged on all levels but the last
     return {"anchor_scale": scale, "levels": int(np.clip(spanned, least + 1, max(coarsest, least)))}
-
-
-def choose_side(task: str, sizes: Sizes) -> int:
-    """Shorter side that images are shown with: a multiple of 32."""
-    if task == "segment" or not sizes.small or not sizes.classes:
-        side: float = min(REGION_SIDE, sizes.frame[0])
-    else:
-        wanted = max(SMALL_OBJECT / sizes.small, SMALL_CLASS / max(sizes.classes[0], 1e-3))
-        side = min(max(wanted, SIDES[0]), SIDES[1], sizes.side)
-    return max(32, round(side / 32) * 32)
 
 
 def choose_passes(images: int) -> int:

@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from .. import __version__
-from ..checkpoints.native import write_whole
+from ..writing import write_whole
 from .recipe import Recipe
 from .recipe_file import read_recipe, to_yaml
 

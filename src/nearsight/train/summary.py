@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.native import write_whole
 from ..figures import to_png
+from ..writing import write_whole
 from .curves import draw_curves
 from .display import duration
 from .recipe import Augment, Recipe

@@ -16,6 +16,7 @@ from .check_objects import judge_objects
 from .detection import ObjectScenes
 from .regions import MaskLook, MaskScenes
 from .scenes import EXAMPLES, FileScenes, Flaws, Scenes, spell
+from .sizes import choose_side, measure_sizes
 from .tree import join
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ ADVICE = {
 
 def judge_scenes(report: CheckReport, data: Data, survey: "Survey") -> None:
     """Add to a report what is wrong with annotations, and count their classes."""
-    from ...train.choose_scenes import choose_side, measure_sizes
-
     splits = {name: split for name, split in data.splits().items() if isinstance(split, Scenes)}
     report.counts = {title: dict.fromkeys(splits, 0) for title in data.classes}
     source = data.train if data.train is not None else next(iter(splits.values()))

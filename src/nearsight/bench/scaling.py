@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
-from ...clock import Spread
+from ..clock import Spread
 from .results import Bench, Key
 
 

@@ -2,9 +2,9 @@
 
 from functools import cache
 
-from ...reproduce.own import plan
-from ...reproduce.published import Row, published_rows
-from ...reproduce.recipe import Recipe
+from ..reproduce.own import plan
+from ..reproduce.published import Row, published_rows
+from ..reproduce.recipe import Recipe
 
 # timm's names of models that are hosts here.
 HOSTS = {

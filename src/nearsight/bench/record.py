@@ -5,9 +5,9 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from ... import __version__
-from ...clock import Spread
-from ...train.run import environment
+from .. import __version__
+from ..clock import Spread
+from ..train.run import environment
 from .results import Bench, Key
 from .scaling import growths
 

@@ -9,8 +9,8 @@ import timm
 import torch
 
 from .. import __version__
-from ..checkpoints.native import write_whole
-from .matrix import Cell
+from ..writing import write_whole
+from .cells import Cell
 
 
 @dataclass(frozen=True)

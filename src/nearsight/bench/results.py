@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 
-from ...clock import Spread, median_interval, ratio_interval
+from ..clock import Spread, median_interval, ratio_interval
 from .runtimes import RUNTIMES
 from .subjects import Subject
 

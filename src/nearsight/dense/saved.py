@@ -7,9 +7,11 @@ from typing import Any
 
 from safetensors.torch import save
 
-from ..dense import DenseModel, from_json, to_json
-from .native import FORMAT, read_description, read_safetensors, write_whole
-from .official import load_strictly
+from ..checkpoints.native import FORMAT, read_description, read_safetensors
+from ..checkpoints.official import load_strictly
+from ..writing import write_whole
+from .model import DenseModel
+from .spec import from_json, to_json
 
 
 def save_dense(model: DenseModel, path: Path, *, name: str, trained: Mapping[str, Any] | None = None) -> Path:

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from nearsight.bench import Bench, Refused, Setting, Subject, bench, open_subject
+from nearsight.bench.memory import peak_memory
+from nearsight.bench.printed import printed_top1
+from nearsight.bench.record import to_json
+from nearsight.bench.results import Key, warn_if_restless
+from nearsight.bench.runtimes import make_runner
+from nearsight.bench.scaling import fit_exponent, growths
+from nearsight.bench.table import bench_table, scaling_table
 from nearsight.clock import Spread
-from nearsight.deploy.bench import Bench, Refused, Setting, Subject, bench, open_subject
-from nearsight.deploy.bench.memory import peak_memory
-from nearsight.deploy.bench.printed import printed_top1
-from nearsight.deploy.bench.record import to_json
-from nearsight.deploy.bench.results import Key, warn_if_restless
-from nearsight.deploy.bench.runtimes import make_runner
-from nearsight.deploy.bench.scaling import fit_exponent, growths
-from nearsight.deploy.bench.table import bench_table, scaling_table
 
 CPU = torch.device("cpu")
 MEGA = 10**6

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .choice import localized_of
+from ..retrofit.choice import localized_of
+from ..retrofit.localize import localize
 from .examples import EXAMPLES, Example
-from .localize import localize
 
 PARTS = (
     ("ffn", "localvit"),

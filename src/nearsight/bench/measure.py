@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ...clock import Task, make_task, take_turns, with_threads
+from ..clock import Task, make_task, take_turns, with_threads
 from .memory import peak_memory
 from .results import Bench, Key, Missing, Setting
 from .runtimes import Runner, make_runner, many_compilations
@@ -47,7 +47,7 @@ def bench(
         ValueError: Nothing can be measured.
 
     Example:
-        >>> from nearsight.deploy.bench import open_subject
+        >>> from nearsight.bench import open_subject
         >>> found = bench([open_subject("deit_nano")], Setting((1,), ("eager", "folded"), rounds=3))
         >>> [key.runtime for key in found.seconds], len(found.peak)
         (['eager', 'folded'], 3)

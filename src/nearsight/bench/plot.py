@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...figures import COLOURS, FAINT, LINE, SMALL, SOFT, figure, tidy, to_png, write
+from ..figures import COLOURS, FAINT, LINE, SMALL, SOFT, figure, tidy, to_png, write
 from .printed import printed_top1
 from .results import Bench, Key
 from .scaling import Growth, growths
@@ -80,7 +80,7 @@ def stretch_axes(axes: "Axes", times: Sequence[float], heights: Sequence[float])
     """Room around the marks; logarithms where times differ much."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    from ...compare.axes import log_ticks
+    from ..compare.axes import log_ticks
 
     low, high = min(times), max(times)
     if high > 3 * low:

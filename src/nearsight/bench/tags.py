@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...compare.charts import overlap
-from ...figures import LINE, SMALL, write
+from ..compare.charts import overlap
+from ..figures import LINE, SMALL, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ...compare.entries import Entry, as_changes, parse_entry
-from ...counting import count
-from ...train.build import build
-from ...train.recipe_file import load_recipe
-from ..subject import is_file, open_file
+from ..compare.entries import Entry, as_changes, parse_entry
+from ..counting import count
+from ..deploy.subject import is_file, open_file
+from ..train.build import build
+from ..train.recipe_file import load_recipe
 
 CLASSES = 1000
 

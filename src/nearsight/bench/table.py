@@ -6,8 +6,8 @@ from textwrap import wrap
 
 from rich.text import Text
 
-from ...clock import Spread
-from ...compare.report import figure
+from ..clock import Spread
+from ..compare.report import figure
 from .results import Bench, Key
 from .scaling import Growth, growths
 

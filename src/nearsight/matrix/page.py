@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from .matrix import Cell
+from .cells import Cell
 
 HEAD = """# Which part fits which host
 

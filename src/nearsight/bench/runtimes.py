@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...models.fold import fold
+from ..models.fold import fold
 from .subjects import Subject
 
 RUNTIMES = ("eager", "folded", "compiled", "onnx")
@@ -47,7 +47,7 @@ def make_runner(subject: Subject, runtime: str, device: torch.device, threads: i
         Exception: Whatever else stands against it: compilers and exporters have errors of their own.
 
     Example:
-        >>> from nearsight.deploy.bench import open_subject
+        >>> from nearsight.bench import open_subject
         >>> runner = make_runner(open_subject("deit_nano"), "folded", torch.device("cpu"), threads=1)
         >>> runner.call(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 1000])
@@ -75,8 +75,8 @@ def run_compiled(subject: Subject, device: torch.device, threads: int) -> Callab
 
 def run_onnx(subject: Subject, device: torch.device, threads: int) -> Callable[[Tensor], object]:
     """ONNX Runtime with the model as a file."""
-    from ..onnx import write_onnx
-    from ..runtime import FATAL, need
+    from ..deploy.onnx import write_onnx
+    from ..deploy.runtime import FATAL, need
 
     onnxruntime = need("onnxruntime", "The runtime onnx")
     provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"

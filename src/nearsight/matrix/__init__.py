@@ -1,0 +1,1 @@
+"""Which local part fits which model of timm, measured."""

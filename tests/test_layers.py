@@ -1,0 +1,63 @@
+"""Dependencies point one way: what stands further up never imports what stands below it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import nearsight
+
+ROOT = Path(nearsight.__file__).parent
+
+# Each line may import what stands above it, and its own; names on one line are strangers to each other.
+LAYERS = (
+    ("writing", "clock", "figures", "catalogue", "lattice"),
+    ("ops", "pictures"),
+    ("parts", "counting"),
+    ("models",),
+    ("retrofit", "summary"),
+    ("checkpoints",),
+    ("factory", "dense"),
+    ("reproduce",),
+    ("tables",),
+    ("data",),
+    ("tasks", "trained"),
+    ("trained_on", "train"),
+    ("deploy",),
+    ("evaluate", "explain", "matrix"),
+    ("predict", "compare"),
+    ("bench", "app"),
+    ("commands",),
+    ("cli",),
+    ("one_run", "__main__", "__init__"),
+)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Modules and packages at the root that a file imports, also within functions; not those for types alone."""
+    package = path.relative_to(ROOT).parts[:-1]
+    todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom) and node.level:
+            module = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
+            names = [name for name in module if name][:1] or [alias.name for alias in node.names]
+            yield from names
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            whole = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            assert not any(name.split(".")[0] == "nearsight" for name in whole), f"{path} imports by its own name"
+        todo += ast.iter_child_nodes(node)
+
+
+def test_imports_point_one_way() -> None:
+    heights = {name: height for height, layer in enumerate(LAYERS) for name in layer}
+    heights["__version__"] = -1
+    wrong = set()
+    for path in ROOT.rglob("*.py"):
+        relative = path.relative_to(ROOT)
+        own = relative.parts[0].removesuffix(".py")
+        for other in imports(path):
+            if other != own and heights[other] >= heights[own]:
+                wrong.add(f"{relative} imports {other}")
+    assert sorted(wrong) == []
