@@ -73,6 +73,7 @@ def test_grey_and_transparent_arrays(tmp_path: Path) -> None:
         (np.array([False, False, True]), [0, 0, 255]),
         (np.array([0.0, 0.2, 0.4], np.float32), [0, 51, 102]),
         (np.array([0, 60, 130], np.int64), [0, 60, 130]),
+        (np.array([0, 20, 54], np.uint8), [0, 20, 54]),  # dark, but bytes
     ],
 )
 def test_other_ranges_are_scaled_by_the_range_of_all_images(tmp_path: Path, values: np.ndarray, expected) -> None:
@@ -138,6 +139,23 @@ def test_labels_may_be_texts_and_classes_may_have_names(tmp_path: Path) -> None:
         ),
         ({"x_train": COLOUR[:0], "y_train": LABELS[:0]}, "A.npz has no images."),
         (
+            {"x_train": COLOUR[:, :0], "y_train": LABELS},
+            "x_train in A.npz has the shape [6, 0, 7, 3]; images are [n, h, w], [n, h, w, channels] or "
+            "[n, channels, h, w] with 1, 3 or 4 channels.",
+        ),
+        (
+            {"x_train": COLOUR, "y_train": LABELS, "x_test": COLOUR / np.float32(COLOUR.max()), "y_test": LABELS},
+            f"In A.npz, x_test has values up to 1 and x_train up to {COLOUR.max()}; scale them alike.",
+        ),
+        (
+            {"x_train": COLOUR, "y_train": LABELS, "classes": np.array(["a", "b", "a"])},
+            "A.npz names the class a twice; give each class a name of its own.",
+        ),
+        (
+            {"x_train": COLOUR, "y_train": np.array([b"a", b"b\xff"] * 3)},
+            "A.npz has labels that are not in UTF-8 (invalid start byte); write them so.",
+        ),
+        (
             {"x_train": COLOUR, "y_train": np.array([{}] * 6, dtype=object)},
             "A.npz holds Python objects, which are not opened as they could run a program; save its arrays as numbers "
             "or fixed-length texts.",
@@ -149,6 +167,11 @@ def test_sentences(tmp_path: Path, arrays: dict, sentence: str) -> None:
     with pytest.raises(ValueError) as caught:
         open_data(path)
     assert str(caught.value).replace(str(path), "A.npz") == sentence
+
+
+def test_a_split_without_images_is_none(tmp_path: Path) -> None:
+    data = open_data(saved(tmp_path, x_train=COLOUR, y_train=LABELS, x_val=COLOUR[:0], y_val=LABELS[:0]))
+    assert list(data.splits()) == ["train"]
 
 
 def test_a_file_that_is_no_npz_or_damaged(tmp_path: Path) -> None:

@@ -163,9 +163,9 @@ def test_sizes_are_those_of_the_upright_images(report):
     assert report.widths == Spread(20, 120, 700)
     assert report.aspects == Spread(100 / 140, 1, 5)  # the narrowest is 100×140 before it is turned upright
     assert [(image.name, image.height, image.width, image.why) for image in report.odd_sizes] == [
-        ("train/cat/small.png", 20, 20, "small"),
         ("train/cat/large.jpg", 700, 700, "large"),
         ("train/cat/long.jpg", 80, 400, "long"),
+        ("train/cat/small.png", 20, 20, "small"),
     ]
 
 
@@ -208,6 +208,43 @@ def test_a_picture_in_all_splits_is_kept_in_the_test_split_only(tmp_path):
     report = check_data(open_data(tmp_path))
     assert report.problems == ["1 picture in several splits"]
     assert report.to_remove == ["train/cat/same.png", "val/cat/same.png"]
+
+
+def test_copies_are_to_be_removed_before_a_split_is_made_of_them(tmp_path):
+    for label in ("a", "b"):
+        (tmp_path / label).mkdir()
+        for number in range(3):
+            picture(number + 10 * (label == "b")).save(tmp_path / label / f"{number}.png")
+    (tmp_path / "a" / "again.png").write_bytes((tmp_path / "a" / "1.png").read_bytes())
+    report = check_data(open_data(tmp_path), workers=0)
+    assert report.to_remove == ["a/again.png"] and "1 picture repeated in images to be split" in report.problems
+
+
+def test_a_file_that_a_table_lists_for_two_splits_stays(tmp_path):
+    rows = ["path,label,split"]
+    for number in range(4):
+        picture(number).save(tmp_path / f"{number}.png")
+        rows += [f"{number}.png,{'ab'[number % 2]},train"]
+    (tmp_path / "t.csv").write_text("\n".join([*rows, "0.png,a,test"]))
+    report = check_data(open_data(tmp_path / "t.csv"), workers=0)
+    assert len(report.leaks) == 1 and report.to_remove == []
+
+
+def test_folders_that_may_be_no_classes_are_pointed_out(tmp_path):
+    for place in ("color/apple", "color/pear", "grey/apple", "grey/pear"):
+        (tmp_path / place).mkdir(parents=True)
+        picture(len(place)).save(tmp_path / place / "1.png")
+    report = check_data(open_data(tmp_path), workers=0)
+    assert "2 classes with the same folders inside" in report.problems
+    found = next(found for found in report.findings if "folders" in found.what)
+    assert found.examples == ("apple", "pear")
+
+
+def test_images_that_are_passed_over_are_a_problem(tmp_path):
+    for place in ("train/a", "train/b", "test"):
+        (tmp_path / place).mkdir(parents=True)
+        picture(len(place) + ord(place[-1])).save(tmp_path / place / "1.png")
+    assert "1 image passed over" in check_data(open_data(tmp_path), workers=0).problems
 
 
 def test_two_blank_images_of_different_colour_are_no_copies(tmp_path):

@@ -61,7 +61,7 @@ def test_two_processes_see_what_one_sees(tmp_path):
     for number in range(40):
         pixels = random.integers(0, 256, (9 + number, 20, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "a" / f"{number}.png")
-    (tmp_path / "a" / "bad.png").write_bytes(b"bad")
+    (tmp_path / "b" / "bad.png").write_bytes(b"bad")
     splits = open_data(tmp_path).splits()
     one, two = survey_images(splits, workers=0), survey_images(splits, workers=2)
     assert one.places == two.places and len(one.places) == 40

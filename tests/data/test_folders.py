@@ -64,9 +64,10 @@ def test_a_class_may_be_called_train(tmp_path: Path, write_png) -> None:
 
 def test_an_empty_class_folder_is_still_a_class(tmp_path: Path, write_png) -> None:
     write_png(tmp_path / "a/1.png")
+    write_png(tmp_path / "c/1.png")
     (tmp_path / "b").mkdir()
     data = open_data(tmp_path)
-    assert (data.classes, data.train.labels.tolist()) == (("a", "b"), [0])
+    assert (data.classes, data.train.labels.tolist()) == (("a", "b", "c"), [0, 2])
 
 
 def test_links_count_but_don_t_go_round_in_circles(tmp_path: Path, write_png) -> None:
@@ -75,6 +76,9 @@ def test_links_count_but_don_t_go_round_in_circles(tmp_path: Path, write_png) ->
     (tmp_path / "data/b").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data/a/loop").symlink_to(tmp_path / "data/a")
     assert listing(open_data(tmp_path / "data").train) == [("a/1.png", 0), ("b/1.png", 1)]
+    write_png(tmp_path / "data/aa/2.png")
+    (tmp_path / "data/aa/more").symlink_to(tmp_path / "data/a")  # whose name the folder's only begins with
+    assert ("aa/more/1.png", 1) in listing(open_data(tmp_path / "data").train)
 
 
 def test_names_that_are_not_unicode_are_read(tmp_path: Path, png) -> None:
@@ -113,6 +117,70 @@ def test_sentences_for_folders_without_classes(tmp_path: Path, write_png) -> Non
     assert message in (
         "DATA has two folders for the split val: val and valid; keep one.",
         "DATA has two folders for the split val: valid and val; keep one.",
+    )
+
+
+def test_splits_are_known_by_a_word_of_their_names(tmp_path: Path, write_png) -> None:
+    """As in data sets that people publish: what is not labelled is passed over, and counted."""
+    for name in (
+        "seg_train/sea/1.png",
+        "seg_train/hill/1.png",
+        "seg_test/sea/2.png",
+        "seg_pred/3.png",
+        "seg_pred/4.png",
+    ):
+        write_png(tmp_path / name)
+    data = open_data(tmp_path)
+    assert (data.classes, data.left_out) == (("hill", "sea"), {"seg_pred": 2})
+    assert {name: listing(split) for name, split in data.splits().items()} == {
+        "train": [("seg_train/hill/1.png", 0), ("seg_train/sea/1.png", 1)],
+        "test": [("seg_test/sea/2.png", 1)],
+    }
+    write_png(tmp_path / "rest/deep/5.png")  # with class folders in a folder of another name, all are classes
+    assert open_data(tmp_path).classes == ("rest", "seg_pred", "seg_test", "seg_train")
+
+
+def test_a_split_without_images_or_classes_is_none(tmp_path: Path, write_png) -> None:
+    for name in ("train/a/1.png", "train/b/1.png", "test/1.png", "extra/c/1.png"):
+        write_png(tmp_path / name)
+    (tmp_path / "val/a").mkdir(parents=True)
+    data = open_data(tmp_path)
+    assert (list(data.splits()), data.classes, data.left_out) == (["train"], ("a", "b"), {"extra": 1, "test": 1})
+
+
+def test_archives_and_tables_beside_class_folders_are_no_data(tmp_path: Path, write_png) -> None:
+    for name in ("a/1.png", "b/1.png"):
+        write_png(tmp_path / name)
+    for name in ("images.tar", "state.json", "table.parquet"):
+        (tmp_path / name).write_bytes(b"whatever")
+    assert open_data(tmp_path).kind == "folder"
+
+
+def test_sentences_for_folders_that_are_no_classes(tmp_path: Path, write_png) -> None:
+    for name in ("flat/train/cat.0.png", "flat/train/dog.0.png", "flat/test1/1.png"):
+        write_png(tmp_path / name)
+    assert refused(tmp_path / "flat") == (
+        "The images in DATA/test1 are in no class folders: put each class in a folder of its own, or give a CSV with "
+        "paths and labels."
+    )
+    for name in ("other/train/n1/1.png", "other/train/n2/1.png", "other/val/images/1.png"):
+        write_png(tmp_path / name)
+    assert refused(tmp_path / "other") == (
+        "The folders in DATA/val (images) are none of the classes in DATA/train (n1, n2); name them alike, or move val "
+        "elsewhere."
+    )
+    for name in ("wrapped/images/pie/1.png", "wrapped/images/soup/1.png"):
+        write_png(tmp_path / name)
+    (tmp_path / "wrapped/meta").mkdir()
+    assert refused(tmp_path / "wrapped") == (
+        "DATA has the one class images; to tell images apart takes at least two; did you mean DATA/images?"
+    )
+    for name in ("scans/a/1.dcm", "scans/b/1.dcm"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(b"DICM")
+    assert refused(tmp_path / "scans") == (
+        "DATA has 2 class folders, but no images in them (files are .dcm); images are .jpg, .png, .webp, .tif and some "
+        "others."
     )
 
 

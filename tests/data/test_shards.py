@@ -194,6 +194,8 @@ def test_sentences(tmp_path: Path, png, three_shards: Path) -> None:
     assert refused(tmp_path / "blind") == f"{tmp_path}/blind/0.tar has no images with a .cls or .json file beside them."
     write_shard(tmp_path / "odd/0.tar", [{"__key__": "7", "png": png(0, 0), "json": b"{"}])
     assert refused(tmp_path / "odd").startswith(f"7.json in {tmp_path}/odd/0.tar can't be read: ")
+    write_shard(tmp_path / "null/0.tar", [{"__key__": "7", "png": png(0, 0), "json": {"label": None}}])
+    assert refused(tmp_path / "null").startswith(f"7.png in {tmp_path}/null/0.tar has no label; ")
     (tmp_path / "zipped.tar").write_bytes(b"\x1f\x8b" + b"0" * 600)
     assert refused(tmp_path / "zipped.tar").startswith(
         f"{tmp_path}/zipped.tar can't be read as a tar archive that is not compressed: "
@@ -202,6 +204,9 @@ def test_sentences(tmp_path: Path, png, three_shards: Path) -> None:
     assert refused(tmp_path / "part-000.tar") == (
         f"{tmp_path}/classes.json holds no list; it has to name the classes in the order of their numbers."
     )
+    (tmp_path / "classes.json").write_text("[")
+    assert refused(tmp_path / "part-000.tar").startswith(f"{tmp_path}/classes.json can't be read: ")
+    (tmp_path / "classes.json").unlink()
     (tmp_path / "twice").mkdir()
     with tarfile.open(tmp_path / "twice/0.tar", "w") as archive:
         for name in ("a.png", "a.cls", "b.png", "b.cls", "a.png", "a.cls"):

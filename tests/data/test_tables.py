@@ -102,6 +102,8 @@ def test_columns_can_be_chosen(photos: Path) -> None:
             "path,label\nimg/0.png,a\nimg/x.png,b\nimg/y.png,b\n",
             "2 of the 3 files in T are missing, the first is img/x.png; paths are absolute or start from FOLDER.",
         ),
+        ("path,label\nimg/0.png,a\n,b\n", "1 rows of T have no path, the first is row 3; give or remove them."),
+        ("path,label,path\nimg/0.png,a,b\n", "T has two columns path; give each a name of its own."),
         ("path,label\nimg/0.png,a\nimg/1.png,a\n", "T has the one class a; to tell images apart takes at least two."),
     ],
 )
@@ -139,6 +141,32 @@ def test_names_stand_for_the_images_below_the_table(photos: Path, write_png) -> 
     assert str(caught.value) == (
         f"x in {source} may be masks/x.png or part_2/x.png; write the path of each file from {photos}."
     )
+
+
+def test_a_table_called_train_means_the_images_of_that_folder(photos: Path, write_png) -> None:
+    for folder in ("train_images", "test_images"):
+        write_png(photos / folder / "x.png")
+    source = photos / "train.csv"
+    source.write_text("image_id,label\nx.png,a\nimg/1.png,b\n")
+    assert listing(open_data(source).train) == [("train_images/x.png", 0), ("img/1.png", 1)]
+
+
+def test_a_column_for_each_class(photos: Path) -> None:
+    """As ISIC and Roboflow write them: a 1 in the column of the class."""
+    source = table(photos, "image,MEL,NV,BKL\nimg/0.png,0.0,1.0,0.0\nimg/1.png,1.0,0.0,0.0\nimg/2.png,0,0,1\n")
+    data = open_data(source)
+    assert data.classes == ("BKL", "MEL", "NV") and data.train.labels.tolist() == [2, 1, 0]
+    several = table(photos, "image,MEL,NV,BKL\nimg/0.png,0,1,1\nimg/1.png,1,0,0\nimg/2.png,0,0,1\n")
+    with pytest.raises(ValueError, match="Which column of"):
+        open_data(several)
+
+
+def test_a_file_is_the_same_however_its_path_is_written(photos: Path) -> None:
+    with pytest.raises(ValueError, match=r"more than once for train: img/0\.png;"):
+        open_data(table(photos, "path,label\nimg/0.png,a\n./img/0.png,b\n"))
+    assert listing(open_data(table(photos, "path,label\n img/0.png,a\nimg/1.png ,b\n")).train) == [
+        ("img/0.png", 0), ("img/1.png", 1)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("inside", ["", "train/"])
@@ -206,6 +234,17 @@ def test_sentences_for_parquet(tmp_path: Path, photos: Path, monkeypatch: pytest
     pq.write_table(pa.table({"path": ["img/0.png", "img/1.png"], "label": ["a", None]}), tmp_path / "t.parquet")
     with pytest.raises(ValueError, match=r"^1 rows of .*t\.parquet have no label; remove them\.$"):
         open_data(tmp_path / "t.parquet")
+    pq.write_table(
+        pa.table({"path": pa.array([], pa.string()), "label": pa.array([], pa.string())}), tmp_path / "e.parquet"
+    )
+    with pytest.raises(ValueError, match=r"e\.parquet has no rows; it needs one for each image\.$"):
+        open_data(tmp_path / "e.parquet")
+    pq.write_table(pa.table({"image": [b"1", b"2"], "label": [["a", "b"], ["a"]]}), tmp_path / "l.parquet")
+    with pytest.raises(ValueError, match=r"l\.parquet has several labels for an image, such as \['a', 'b'\]; each"):
+        open_data(tmp_path / "l.parquet")
+    pq.write_table(pa.table({"image": [b"1", b"2"], "label": ["a", " "]}), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match=r"^1 rows of .*b\.parquet have no label, the first is row 3;"):
+        open_data(tmp_path / "b.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r'^Reading .*t\.parquet needs pyarrow: pip install "nearsight\[hub\]"\.$'):
         open_data(tmp_path / "t.parquet")

@@ -52,7 +52,7 @@ def check(
         typer.Option(
             "--fix-list",
             metavar="FILE",
-            help="Write the names of images to remove: unusable ones, and copies of validation or test images.",
+            help="Write the names of images to remove: unusable ones, and copies on both sides of a split.",
         ),
     ] = None,
     task: Annotated[

@@ -13,6 +13,7 @@ from .image import to_rgb
 from .labels import number_labels
 from .samples import Data, Split
 
+FEW_LEVELS = 16  # values up to this are levels of their own, as in scikit-learn's digits, and not dark bytes
 LAYOUTS = "[n, h, w], [n, h, w, channels] or [n, channels, h, w] with 1, 3 or 4 channels"
 SPELLINGS = {
     split: [pattern.format(word) for word in words for pattern in ("x_{}", "{}_images", "images_{}", "{}_x")]
@@ -62,12 +63,11 @@ def open_npz(path: Path) -> Data:
     images = {split: arrays[image] for split, (image, _) in named.items()}
     for split, (image, label) in named.items():
         check_shapes(path, image, images[split], label, arrays[label])
-    if not any(map(len, images.values())):
+    images = {split: array for split, array in images.items() if len(array)}  # a split without images is none
+    if not images:
         raise ValueError(f"{path} has no images.")
-    low = min(float(array.min()) for array in images.values() if array.size)
-    high = max(float(array.max()) for array in images.values() if array.size)
-    if not np.isfinite([low, high]).all():
-        raise ValueError(f"{path} has pixels that are not finite numbers (nan or inf); replace them.")
+    named = {split: named[split] for split in images}
+    low, high = pixel_range(path, {named[split][0]: array for split, array in images.items()})
     given = next((arrays[name].ravel() for name in ("classes", "class_names") if name in arrays), None)
     classes, labels = number_labels(
         str(path),
@@ -79,6 +79,25 @@ def open_npz(path: Path) -> Data:
         for split in images
     }
     return Data(str(path), "arrays", classes, **splits)
+
+
+def pixel_range(path: Path, images: Mapping[str, NDArray]) -> tuple[float, float]:
+    """The smallest and the largest value of all images.
+
+    Raises:
+        ValueError: Some are no numbers, or the arrays were scaled differently.
+    """
+    ends = {name: (float(array.min()), float(array.max())) for name, array in images.items()}
+    if not np.isfinite(list(ends.values())).all():
+        raise ValueError(f"{path} has pixels that are not finite numbers (nan or inf); replace them.")
+    shares = [name for name, (_, high) in ends.items() if high <= 1 and images[name].dtype.kind == "f"]
+    large = [name for name, (_, high) in ends.items() if high > FEW_LEVELS]
+    if shares and large:
+        raise ValueError(
+            f"In {path}, {shares[0]} has values up to {ends[shares[0]][1]:.3g} and {large[0]} up to "
+            f"{ends[large[0]][1]:.3g}; scale them alike."
+        )
+    return min(low for low, _ in ends.values()), max(high for _, high in ends.values())
 
 
 def load_arrays(path: Path) -> dict[str, NDArray]:
@@ -125,7 +144,7 @@ def check_shapes(path: Path, image: str, images: NDArray, label: str, labels: ND
     if images.dtype.kind not in "uifb":
         raise ValueError(f"{image} in {path} holds {images.dtype}, not pixels; numbers are needed.")
     layout = images.shape
-    if images.ndim not in (3, 4) or (images.ndim == 4 and not {layout[1], layout[3]} & {1, 3, 4}):
+    if images.ndim not in (3, 4) or 0 in layout[1:] or (images.ndim == 4 and not {layout[1], layout[3]} & {1, 3, 4}):
         raise ValueError(f"{image} in {path} has the shape {list(layout)}; images are {LAYOUTS}.")
     if labels.size != len(images) or len(labels) != len(images):
         raise ValueError(
@@ -144,11 +163,11 @@ def channels_last(images: NDArray) -> NDArray:
 def to_bytes(images: NDArray, low: float, high: float) -> NDArray[np.uint8]:
     """The pixels as 0..255, scaled by the range `low`..`high` of all images of the source.
 
-    Values in 0..1 and 0..255 keep their meaning; others, such as 0..16, are stretched to the whole range.
+    Values in 0..1 and 0..255 keep their meaning; others, such as 0..16 or 0..4095, are stretched to the whole range.
     """
     if low >= 0 and high <= 1 and images.dtype.kind == "f":
         low, high = 0.0, 1.0
-    elif low >= 0 and 128 <= high <= 255:
+    elif low >= 0 and FEW_LEVELS < high <= 255:
         low, high = 0.0, 255.0
     low = min(low, 0.0)
     if low == 0.0 and high == 255.0 and images.dtype == np.uint8:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .duplicates import Groups, same_bytes, same_picture
-from .findings import TINY, CheckReport, Copies, Found, Imbalance, OddSize, Spread, Unreadable
+from .findings import TINY, CheckReport, Copies, Finding, Found, Imbalance, OddSize, Spread, Unreadable
 from .samples import Data
 from .sizes import choose_size
 from .survey import Place, Survey, survey_images
@@ -45,6 +45,8 @@ def check_data(data: Data, workers: int | None = None) -> CheckReport:
 
         judge_scenes(report, data, survey)
     judge_classes(report)
+    if data.kind == "folder":
+        judge_folders(report, data)
     report.copies = find_copies(data, survey)
     report.modes = dict(Counter(mode for mode in survey.modes if mode).most_common())
     report.rotated = int(survey.rotated.sum())
@@ -81,6 +83,30 @@ def judge_classes(report: CheckReport) -> None:
         report.imbalance = Imbalance(largest, learnt[largest], smallest, learnt[smallest])
 
 
+def judge_folders(report: CheckReport, data: Data) -> None:
+    """Find folders that are passed over, and folders that may be no classes."""
+    if data.left_out:
+        lines = tuple(f"{name}: {count:,}" for name, count in data.left_out.items())
+        advice = "put them into class folders inside train, val or test, or move them elsewhere"
+        report.findings.append(Finding("image passed over", sum(data.left_out.values()), lines, advice))
+    inside: dict[str, set[str]] = {}
+    for split in data.splits().values():
+        for index, label in enumerate(split.labels.tolist()):
+            title = data.classes[label]
+            folder, _, _ = f"/{split.name(index)}".partition(f"/{title}/")[2].rpartition("/")
+            inside.setdefault(title, set()).add(folder.split("/")[0])
+    first = next(iter(inside.values()))
+    if len(inside) > 1 and len(first) > 1 and "" not in first and all(names == first for names in inside.values()):
+        report.findings.append(
+            Finding(
+                "class with the same folders inside",
+                len(inside),
+                tuple(sorted(first)),
+                f"if these are the classes, give one of the folders that they are in, such as {next(iter(inside))}",
+            )
+        )
+
+
 def find_copies(data: Data, survey: Survey) -> list[Copies]:
     """Pictures that occur several times, those in several splits first, then those with several labels."""
     exact = same_bytes(survey.digests)
@@ -114,11 +140,10 @@ def judge_sizes(report: CheckReport, data: Data, survey: Survey) -> None:
         "large": longer > FAR * np.median(longer),
         "long": longer >= LONG * shorter,
     }
-    for why, odd in reasons.items():
-        report.odd_sizes += [
-            OddSize(*identify(data, survey.places[index]), int(heights[index]), int(widths[index]), why)
-            for index in np.flatnonzero(odd)
-        ]
+    for index in np.flatnonzero(np.any(list(reasons.values()), axis=0)):
+        why = ", ".join(why for why, odd in reasons.items() if odd[index])
+        found = identify(data, survey.places[index])
+        report.odd_sizes.append(OddSize(*found, int(heights[index]), int(widths[index]), why))
 
 
 def spread(values: NDArray[np.number]) -> Spread:

@@ -120,10 +120,13 @@ def class_sections(report: CheckReport) -> Iterator[Section]:
 
 def copy_sections(report: CheckReport) -> Iterator[Section]:
     """Pictures that occur several times."""
+    repeated = "Pictures repeated in a split"
+    if report.to_be_split:
+        repeated = "Pictures repeated: a copy may be set aside for validation while another is trained with"
     kinds = {
         "Pictures in several splits: a model is tested on what it has learnt": report.leaks,
         "Pictures with different labels: at most one is right": report.disputed,
-        "Pictures repeated in a split": report.repeated,
+        repeated: report.repeated,
     }
     for title, copies in kinds.items():
         if copies:
@@ -132,6 +135,8 @@ def copy_sections(report: CheckReport) -> Iterator[Section]:
 
 def copies_line(copies: Copies) -> str:
     """The names of copies, their labels where these differ, and how sure it is that they are copies."""
+    if len({image.name for image in copies.images}) == 1:
+        return f"{copies.images[0].name} is listed for {' and for '.join(image.split for image in copies.images)}"
     images = [f"{image.name} ({image.label})" if copies.disagree else image.name for image in copies.images]
     return f"{names(images, ' = ')}; {'same bytes' if copies.exact else 'same picture by its looks'}"
 

@@ -56,9 +56,15 @@ class Copies:
 
     @property
     def surplus(self) -> tuple[Found, ...]:
-        """The copies to remove so that none leaks: all but those in the most protected split."""
+        """The copies to remove so that none leaks: all but those in the most protected split, or all but one.
+
+        A file that a table lists for several splits is not among them: it has to stay, and a row has to go.
+        """
+        if not self.leaks:
+            return self.images[1:]
         keep = max((image.split for image in self.images), key=PROTECTED.index)
-        return tuple(image for image in self.images if image.split != keep)
+        kept = {image.name for image in self.images if image.split == keep}
+        return tuple(image for image in self.images if image.split != keep and image.name not in kept)
 
 
 @dataclass(frozen=True)
@@ -180,7 +186,7 @@ class CheckReport:
             (len(self.tiny_classes), f"class with fewer than {TINY} {self.things}"),
             (len(self.leaks), "picture in several splits"),
             (len(self.disputed), "picture with different labels"),
-            (len(self.repeated), "picture repeated in a split"),
+            (len(self.repeated), f"picture repeated in {'images to be split' if self.to_be_split else 'a split'}"),
         ]
         found += [(finding.count, finding.what) for finding in self.findings]
         sentences = [f"{count:,} {plural(count, words)}" for count, words in found if count]
@@ -189,14 +195,20 @@ class CheckReport:
         return sentences
 
     @property
+    def to_be_split(self) -> bool:
+        """Whether training will take its validation images out of the training images."""
+        return "train" in self.images and "val" not in self.images
+
+    @property
     def things(self) -> str:
         """What classes are counted in."""
         return {"detect": "training objects"}.get(self.task, "training images")
 
     @property
     def to_remove(self) -> list[str]:
-        """Names of the images to remove: unreadable and spoiled ones, and copies of those in a more protected split."""
-        surplus = [image for copies in self.leaks for image in copies.surplus]
+        """Names of the images to remove: unreadable and spoiled ones, and copies that are or will be on both sides."""
+        apart = [*self.leaks, *(self.repeated if self.to_be_split else ())]
+        surplus = [image for copies in apart for image in copies.surplus]
         return list(dict.fromkeys([*(image.name for image in [*self.unreadable, *surplus]), *self.spoiled]))
 
     def as_dict(self) -> dict[str, Any]:

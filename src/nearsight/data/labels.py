@@ -36,6 +36,9 @@ def number_labels(
         classes = tuple(map(str, ordered))
     else:
         classes = tuple(names)
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"{source} names the class {twice} twice; give each class a name of its own.")
         numbers = dict(enumerate(range(len(names)))) if kinds == {"i"} else {name: i for i, name in enumerate(names)}
         unknown = [value for value in present if value not in numbers]
         if unknown:
@@ -49,13 +52,23 @@ def number_labels(
 
 def tidy_labels(source: str, values: NDArray) -> NDArray:
     """Labels as 64-bit numbers or as texts."""
+    if values.ndim != 1:
+        raise ValueError(f"{source} has several labels for an image; each image needs one class.")
     if values.dtype.kind == "S":
-        return np.char.decode(values, "utf-8")
+        try:
+            return np.char.decode(values, "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{source} has labels that are not in UTF-8 ({error.reason}); write them so.") from None
     if values.dtype.kind in "uib":
         return values.astype(np.int64)
     if values.dtype.kind == "f" and np.isfinite(values).all() and (values == np.rint(values)).all():
         return values.astype(np.int64)
     if values.dtype.kind != "U":
+        lists = next((value for value in values.tolist() if isinstance(value, list | tuple | dict)), None)
+        if lists is not None:
+            raise ValueError(f"{source} has several labels for an image, such as {lists}; each image needs one class.")
+        if values.dtype.kind == "O" and (missing := sum(value is None for value in values.tolist())):
+            raise ValueError(f"{source} has {missing} images without a label; label or remove them.")
         raise ValueError(f"{source} has labels of the type {values.dtype}; labels are whole numbers or texts.")
     return values
 

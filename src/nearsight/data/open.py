@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+import numpy as np
+
 from .places import is_pattern
 from .samples import Data
 from .split import restore_splits
@@ -47,10 +49,28 @@ def open_data(source: str | os.PathLike[str], task: str | None = None) -> Data:
     """
     text = os.fspath(source)
     data = open_any(text, task)
-    if len(data.classes) < 2 and data.task != "detect":
-        things = "images" if data.task == "classify" else "pixels"
-        raise ValueError(f"{text} has the one class {data.classes[0]}; to tell {things} apart takes at least two.")
+    if data.task == "classify":
+        refuse_one_class(text, data)
+    elif data.task == "segment" and len(data.classes) < 2:
+        raise ValueError(f"{text} has the one class {data.classes[0]}; to tell pixels apart takes at least two.")
     return data
+
+
+def refuse_one_class(text: str, data: Data) -> None:
+    """There is nothing to learn from images that are all of one class."""
+    present = np.unique(np.concatenate([split.labels for split in data.splits().values()]))
+    if len(present) > 1:
+        return
+    if not len(present):
+        raise ValueError(f"{text} has no images.")
+    hint = ""
+    if data.kind == "folder":
+        from .folders import inner_folder
+
+        inside = inner_folder(Path(data.source))
+        hint = f"; did you mean {inside}?" if inside else ""
+    title = data.classes[present[0]]
+    raise ValueError(f"{text} has the one class {title}; to tell images apart takes at least two{hint or '.'}")
 
 
 def open_again(record: Mapping[str, Any]) -> Data:
@@ -160,16 +180,17 @@ def parse_options(text: str) -> tuple[str, dict[str, str]]:
 
 def open_directory(path: Path, columns: Mapping[str, str]) -> Data:
     """A folder, which may hold class folders, shards or a Hugging Face data set."""
+    from .folders import has_class_folders, open_folder
     from .hub import is_parquet_folder, is_saved, open_hub
 
+    if has_class_folders(path):  # whatever archive or table lies beside them
+        return open_folder(path)
     if is_saved(path) or is_parquet_folder(path):
         return open_hub(str(path), columns)
     if any(any(path.glob(pattern)) for pattern in ("*.tar", "*/*.tar")):
         from .shards import open_shards
 
         return open_shards(str(path))
-    from .folders import open_folder
-
     return open_folder(path)
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from .image import decode
 from .labels import number_labels
 from .samples import BadImage, Data, Split
-from .tables import find_columns, listed_files, split_rows
+from .tables import find_columns, listed_files, refuse_empty, split_rows
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -37,9 +37,12 @@ def open_parquet(path: Path, columns: Mapping[str, str]) -> Data:
         raise ValueError(f"{table.column(chosen['label']).null_count} rows of {path} have no label; remove them.")
     splits = table.column(chosen["split"]).to_pylist() if "split" in chosen else None
     images = file.schema_arrow.field(chosen["path"]).type
+    if not len(labels):
+        raise ValueError(f"{path} has no rows; it needs one for each image.")
     if not holds_bytes(images):
-        files = [str(text).replace("\\", "/") for text in file.read(columns=[chosen["path"]]).column(0).to_pylist()]
-        return listed_files(path, files, labels, splits, names=names)
+        files = file.read(columns=[chosen["path"]]).column(0).to_pylist()
+        return listed_files(path, [str(file or "") for file in files], labels, splits, names=names)
+    refuse_empty("label", path, labels)
     rows = split_rows(str(path), len(labels), splits)
     classes, numbered = number_labels(str(path), {split: labels[n] for split, n in rows.items()}, names)
     groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
@@ -125,7 +128,11 @@ def holds_bytes(kind: Any) -> bool:
 def label_array(column: Any) -> NDArray:
     """Labels as numbers or texts of NumPy."""
     values = column.to_pylist()
-    return np.array([str(value) for value in values] if any(isinstance(v, str) for v in values) else values)
+    if any(isinstance(value, str) for value in values):
+        return np.array([str(value).strip() for value in values])
+    if any(isinstance(value, list | dict) for value in values):
+        return np.array([*values, None], dtype=object)[:-1]  # lists of one length would become an array of their own
+    return np.array(values)
 
 
 def class_names(file: "pq.ParquetFile", label: str) -> list[str] | None:

@@ -1,8 +1,8 @@
 """What every source of labelled images becomes: up to three splits, read one image at a time by number."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -129,6 +129,7 @@ class Data:
         train: Images to learn from; None if the source has only others.
         val: Images to choose the best epoch by.
         test: Images that are looked at once, at the end.
+        left_out: How many images of which folders are passed over, since no class is known for them.
     """
 
     source: str
@@ -137,6 +138,7 @@ class Data:
     train: Split | None = None
     val: Split | None = None
     test: Split | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def task(self) -> str:
@@ -155,5 +157,4 @@ class Data:
 
     def with_splits(self, **splits: Split | None) -> "Data":
         """The same data with other splits."""
-        now: dict[str, Split | None] = {"train": self.train, "val": self.val, "test": self.test}
-        return Data(self.source, self.kind, self.classes, **(now | splits))
+        return replace(self, **splits)  # type: ignore[arg-type]

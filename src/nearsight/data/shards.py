@@ -116,7 +116,7 @@ def read_label(place: str, member: tarfile.TarInfo, file: IO[bytes] | None) -> s
         record = json.loads(text)
     except ValueError as error:
         raise Refused(f"{member.name} in {place} can't be read: {error}.") from None
-    values = [record[key] for key in KEYS if key in record] if isinstance(record, dict) else []
+    values = [record[key] for key in KEYS if record.get(key) is not None] if isinstance(record, dict) else []
     return str(values[0]) if values else None
 
 
@@ -138,8 +138,11 @@ def given_classes(place: str) -> list[str] | None:
         content = read_whole(file)
         if content is None:
             continue
-        text = content.decode("utf-8")
-        found = json.loads(text) if file.endswith(".json") else [line.strip() for line in text.splitlines() if line]
+        try:
+            text = content.decode("utf-8")
+            found = json.loads(text) if file.endswith(".json") else [line.strip() for line in text.splitlines() if line]
+        except ValueError as error:
+            raise ValueError(f"{file} can't be read: {error}.") from None
         if not isinstance(found, list):
             raise ValueError(f"{file} holds no list; it has to name the classes in the order of their numbers.")
         return [str(name) for name in found]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .files import Files
-from .folders import SPLITS, walk
+from .folders import SPLITS, named_split, walk
 from .labels import number_labels, shorten
 from .samples import Data
 
@@ -35,6 +35,7 @@ COMMON = {
     "label": ("class_name", "label_name", "label", "labels", "class", "category", "target", "species", "breed", "y"),
     "split": ("split", "subset", "partition", "set"),
 }
+ONE_HOT = "the column with a 1"
 LOST = 0.01  # a larger share of missing files means that the paths are wrong; fewer are skipped like bad images
 
 
@@ -54,10 +55,13 @@ def open_table(path: Path, columns: Mapping[str, str]) -> Data:
 
         return open_parquet(path, columns)
     table = read_text_table(path)
+    if not set(columns) and (labels := one_hot_labels(table)):
+        table[ONE_HOT] = labels
+        columns = {"label": ONE_HOT}
     chosen = find_columns(str(path), list(table), columns)
     return listed_files(
         path,
-        [text.replace("\\", "/") for text in table[chosen["path"]]],
+        table[chosen["path"]],
         np.array([text.strip() for text in table[chosen["label"]]], dtype=np.str_),
         table[chosen["split"]] if "split" in chosen else None,
     )
@@ -78,10 +82,28 @@ def read_text_table(path: Path) -> dict[str, list[str]]:
     if len(lines) < 2:
         raise ValueError(f"{path} has no rows; it needs a line with the names of the columns, then a line per image.")
     titles = [title.strip() for title in lines[0][1]]
+    if again := [title for place, title in enumerate(titles) if title in titles[:place]]:
+        raise ValueError(f"{path} has two columns {again[0] or 'without a name'}; give each a name of its own.")
     for number, row in lines[1:]:
         if len(row) != len(titles):
             raise ValueError(f"Row {number} of {path} has {len(row)} cells, but there are {len(titles)} columns.")
     return {title: [row[place] for _, row in lines[1:]] for place, title in enumerate(titles)}
+
+
+def one_hot_labels(table: Mapping[str, Sequence[str]]) -> list[str] | None:
+    """The classes of a table with a column for each class and a 1 for the class of each image; None if it has not."""
+    known = {name for names in COMMON.values() for name in names}
+    if any(title.lower() in COMMON["label"] for title in table):
+        return None
+    marks = {}
+    for title, cells in table.items():
+        if title.lower() not in known:
+            marks[title] = [{"0": 0, "0.0": 0, "1": 1, "1.0": 1}.get(cell.strip()) for cell in cells]
+    rows = list(zip(*marks.values(), strict=True))
+    if len(marks) < 2 or any(None in row or sum(row) != 1 for row in rows):  # type: ignore[arg-type]
+        return None
+    titles = list(marks)
+    return [titles[row.index(1)] for row in rows]
 
 
 def find_columns(source: str, titles: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
@@ -104,9 +126,11 @@ def find_columns(source: str, titles: Sequence[str], given: Mapping[str, str]) -
 
 def listed_files(path: Path, files: Sequence[str], labels: Any, splits: Sequence[str] | None, **known: Any) -> Data:
     """The data of a table whose images are files beside it."""
-    refuse_empty_labels(path, labels)
+    refuse_empty("label", path, labels)
+    files = [text.strip().replace("\\", "/") for text in files]
+    refuse_empty("path", path, np.array(files, dtype=np.str_))
     root = str(path.parent)
-    files = find_files(path, files)
+    files = find_files(path, [os.path.normpath(file) for file in files])
     rows = split_rows(str(path), len(files), splits)
     for split, numbers in rows.items():
         refuse_repeats(path, split, [files[number] for number in numbers])
@@ -128,9 +152,13 @@ def find_files(path: Path, files: Sequence[str]) -> Sequence[str]:
     root = str(path.parent)
     missing = missing_files(root, files)
     if len(missing) > LOST * len(files):
-        images = images_by_name(root)
+        images, split = images_by_name(root), named_split(path.stem)
         for name in missing:
-            if len(places := images.get(name, [])) > 1:
+            places = images.get(name, [])
+            own = [place for place in places if split and named_split(place.split("/")[0]) == split]
+            if len(own) == 1:  # train_images/ belongs to train.csv
+                images[name] = own
+            elif len(places) > 1:
                 raise ValueError(
                     f"{name} in {path} may be {places[0]} or {places[1]}; write the path of each file from {root}."
                 )
@@ -171,11 +199,11 @@ def split_rows(source: str, count: int, splits: Sequence[str] | None) -> dict[st
     return {split: np.flatnonzero(array == split) for split in ("train", "val", "test") if split in names}
 
 
-def refuse_empty_labels(path: Path, labels: np.ndarray) -> None:
-    """Every image needs a label."""
-    if labels.dtype.kind == "U" and (empty := np.flatnonzero(labels == "")).size:
+def refuse_empty(what: str, path: Path, texts: np.ndarray) -> None:
+    """Every image needs a label and a path."""
+    if texts.dtype.kind == "U" and (empty := np.flatnonzero(texts == "")).size:
         raise ValueError(
-            f"{empty.size} rows of {path} have no label, the first is row {empty[0] + 2}; give or remove them."
+            f"{empty.size} rows of {path} have no {what}, the first is row {empty[0] + 2}; give or remove them."
         )
 
 

@@ -118,6 +118,8 @@ def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool) -
     )
     try:
         with listening() as flag, display:
+            for name, count in prepared.data.left_out.items():
+                display.say(f"{name}: {count:,} images are passed over, since they are in no class folder of a split.")
             display.begin(progress.step)
             batches = iter(training_batches(session, prepared.train))
             while not session.is_done:
