@@ -45,6 +45,12 @@ def test_what_can_not_be_compared_gets_a_sentence(arguments: list[str], expected
     assert expected in sentence(run(*arguments))
 
 
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = sentence(run("digits", "-m", "deit_nano", "--out", tmp_path / "file"))
+    assert said == f"nearsight: {tmp_path / 'file'} is a file; give a folder with --out."
+
+
 def wait_for(path: Path, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not path.exists():

@@ -1,12 +1,25 @@
 """Before anything is trained, every model is built and weighed."""
 
+from pathlib import Path
+
 import pytest
 import timm
+from PIL import Image
 
 from nearsight import create_model
-from nearsight.compare.contenders import Contender, check_contenders, choose_baseline, is_convnet, suggest_convnet
+from nearsight.compare.contenders import (
+    Contender,
+    check_contenders,
+    check_run,
+    choose_baseline,
+    is_convnet,
+    recipe_of,
+    suggest_convnet,
+)
 from nearsight.compare.entries import parse_entries
-from nearsight.compare.plan import Shared
+from nearsight.compare.plan import Planned, RunPlan, Shared
+from nearsight.train.prepare import prepare
+from nearsight.train.run import Run
 
 SHARED = Shared(data="digits", recipe="small-data", epochs=3, limit=200)
 
@@ -39,6 +52,54 @@ def test_models_get_the_same_recipe_and_their_own_cost() -> None:
 def test_a_model_that_does_not_build_is_refused_before_the_first_step(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         weighed(text)
+
+
+@pytest.fixture
+def begun(tmp_path: Path, write_photos: None) -> tuple[RunPlan, Shared]:
+    """A run of a comparison that was begun: its plan, and the settings that it shares."""
+    shared = Shared(data=str(tmp_path / "photos"), recipe=str(tmp_path / "own.yaml"), epochs=2)
+    run = RunPlan(Planned(label="x", name="deit_nano", options={}, epochs=2), 1, tmp_path / "runs" / "x-seed1")
+    recipe = recipe_of(run.model.entry, shared, 2).model_copy(update={"seed": 1})
+    prepared = prepare(shared.data, recipe)
+    Run(run.folder).begin(prepared.recipe, prepared.record)
+    return run, shared
+
+
+@pytest.fixture
+def write_photos(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("optimizer: {lr: 1e-3}\nbatch: 4\n")
+    for number in range(24):
+        folder = tmp_path / "photos" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (number, 0, 0)).save(folder / f"{number}.png")
+
+
+def again(run: RunPlan, shared: Shared) -> None:
+    _, prepared = check_contenders([run.model.entry], shared)
+    check_run(run, shared, prepared)
+
+
+def test_a_run_is_gone_on_with_if_nothing_changed(begun: tuple[RunPlan, Shared]) -> None:
+    again(*begun)
+
+
+def test_a_run_of_another_model_recipe_or_data_is_not_taken_for_one_of_now(
+    begun: tuple[RunPlan, Shared], tmp_path: Path
+) -> None:
+    run, shared = begun
+    other = run._replace(model=run.model.model_copy(update={"name": "localvit_nano"}))
+    with pytest.raises(ValueError, match=r"model\.name is deit_nano there and localvit_nano here; put back what was"):
+        again(other, shared)
+    longer = run._replace(model=run.model.model_copy(update={"epochs": 3}))
+    with pytest.raises(ValueError, match="epochs is 2 there and 3 here"):
+        again(longer, shared)
+    (tmp_path / "own.yaml").write_text("optimizer: {lr: 1e-6}\nbatch: 4\n")
+    with pytest.raises(ValueError, match=r"optimizer\.lr is 0\.001 there and 1e-06 here"):
+        again(run, shared)
+    (tmp_path / "own.yaml").write_text("optimizer: {lr: 1e-3}\nbatch: 4\n")
+    (tmp_path / "photos/a/0.png").rename(tmp_path / "photos/b/0.png")
+    with pytest.raises(ValueError, match="the images or their labels have changed since"):
+        again(run, shared)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "lcnet_050", "convnext_atto", "efficientnet_lite0", "regnety_002"])

@@ -1,5 +1,6 @@
 """What the verdict says, and what it does not dare to say."""
 
+import re
 from collections.abc import Callable
 
 from nearsight.compare.results import Results, RunResult
@@ -12,10 +13,12 @@ def test_a_clear_winner_is_named_with_its_lead_and_its_cost(make_results: Make) 
     said = verdict(make_results({"deit_nano": 0.4, "localvit_nano": 0.8}))
     assert said[0].startswith("localvit_nano is best: it gets 80.")
     assert "points more than the next, deit_nano." in said[0]
-    assert said[1].startswith("Against the baseline deit_nano: ")
-    assert "above it (95 % interval +" in said[1]
-    assert "p < 0.001" in said[1]
-    assert said[2] == "It takes 2 × as long for an image and 2 × as long to train, compared with deit_nano."
+    assert re.fullmatch(
+        r"localvit_nano is \d+\.\d points above the baseline deit_nano "
+        r"\(95\xa0% interval \+\d+\.\d to \+\d+\.\d, p\xa0<\xa00\.001\)\.",
+        said[1],
+    )
+    assert said[2] == "localvit_nano takes 2 × as long for an image and 2 × as long to train, compared with deit_nano."
 
 
 def test_it_says_plainly_that_the_convnet_wins(make_results: Make) -> None:
@@ -24,8 +27,19 @@ def test_it_says_plainly_that_the_convnet_wins(make_results: Make) -> None:
 
 
 def test_noise_is_called_noise(make_results: Make) -> None:
-    said = verdict(make_results({"deit_nano": 0.6, "localvit_nano": 0.6, "lit_nano": 0.6}))
-    assert said[0].startswith("No difference shown: the models lie between ")
+    results = make_results({"deit_nano": 0.6, "localvit_nano": 0.6, "lit_nano": 0.6})
+    said = verdict(results)
+    best, last = results.ranked[0], results.ranked[-1]
+    ends = [f"{100 * model.score.mean:.1f}\xa0% ({model.label})" for model in (last, best)]
+    assert said[0].startswith(f"No difference shown: the models lie between {ends[0]} and {ends[1]}, ")
+    if best.label != "deit_nano":
+        assert said[1].startswith(f"{best.label} is ") and said[1].endswith(", which shows no difference.")
+
+
+def test_it_is_said_that_the_deciding_images_chose_the_epoch(make_results: Make) -> None:
+    results = make_results({"deit_nano": 0.4, "localvit_nano": 0.8})
+    assert not any("no test images" in sentence for sentence in verdict(results))
+    assert any("no test images" in sentence for sentence in verdict(results.model_copy(update={"split": "val"})))
 
 
 def test_who_can_not_be_told_apart_from_the_best_is_named_and_a_faster_one_recommended(make_results: Make) -> None:
@@ -35,7 +49,7 @@ def test_who_can_not_be_told_apart_from_the_best_is_named_and_a_faster_one_recom
     assert said[0].startswith(f"{best} is ahead with ")
     assert said[0].endswith(f"but {tie} can't be told apart from it.")
     if tie == "swin_nano":
-        assert "swin_nano, which can't be told apart from it, takes only 0.33 × as long for an image." in said
+        assert f"swin_nano, which can't be told apart from {best}, takes only 0.33 × as long for an image." in said
 
 
 def test_one_seed_is_confessed(make_results: Make) -> None:

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from ..tables import tracked
 from .budget import epochs_within
 from .collect import collect
-from .contenders import Contender, check_contenders, choose_baseline, recipe_of, suggest_convnet
+from .contenders import Contender, check_contenders, check_run, choose_baseline, recipe_of, suggest_convnet
 from .display import Board
 from .entries import Entry
 from .latency import ROUNDS
@@ -67,8 +67,10 @@ def run_comparison(wish: Wish) -> Results:
             )
         slots = find_slots(len(wish.entries) * len(wish.seeds), wish.jobs)
         plan = make_plan(wish, contenders, old, slots)
-        write_plan(plan, wish.folder)
         runs = plan.runs(wish.folder)
+        for run in runs:
+            check_run(run, plan.shared, prepared)
+        write_plan(plan, wish.folder)
         with Board(runs, len(slots), wish.quiet) as board:
             if wish.ray is None:
                 failures = run_here(runs, plan.shared, slots, board)
@@ -114,6 +116,8 @@ def make_plan(wish: Wish, contenders: list[Contender], old: Plan | None, slots: 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other comparisons out of a folder."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; give a folder with --out.")
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock")
     try:

@@ -10,12 +10,13 @@ from torch import nn
 from ..counting import count
 from ..data import Data
 from ..models import MODELS
-from ..train.prepare import Prepared, complete, prepare
+from ..train.prepare import Prepared, anchor, complete, prepare
 from ..train.recipe import Recipe
 from ..train.recipe_file import load_recipe
+from ..train.run import Run, first_difference
 from ..train.session import build_for
 from .entries import Entry, as_changes
-from .plan import Shared
+from .plan import RunPlan, Shared
 
 # ConvNets of timm by the parameters of the models they stand beside, up to which they are a match: ResNets, which learn
 # well from little. Mobile ones of the same size have a tenth of the multiply-adds, and would be easily beaten.
@@ -74,6 +75,27 @@ def recipe_of(entry: Entry | None, shared: Shared, epochs: int | None = None) ->
     }
     given = {key: value for key, value in changes.items() if value is not None}
     return load_recipe(shared.recipe, given | as_changes([*shared.changes, *(entry.settings() if entry else ())]))
+
+
+def check_run(run: RunPlan, shared: Shared, prepared: Prepared) -> None:
+    """Refuse a run that was begun with other data or settings, as after an edit of a recipe's file, or of the data.
+
+    Raises:
+        ValueError: It could not be compared with the others.
+    """
+    begun = Run(run.folder)
+    if not begun.is_begun():
+        return
+    recipe = recipe_of(run.model.entry, shared, run.model.epochs).model_copy(update={"seed": run.seed})
+    recipe = complete(anchor(recipe), prepared.data, prepared.train)
+    reason = first_difference(begun.recipe(), recipe)
+    if reason is None and {**begun.data(), "folder": None} != {**prepared.record, "folder": None}:
+        reason = "the images or their labels have changed since"
+    if reason is not None:
+        raise ValueError(
+            f"{run.folder} holds a run that can't be compared with those of now: {reason}; put back what was changed, "
+            "or give another folder with --out."
+        )
 
 
 def weigh(entry: Entry, recipe: Recipe, data: Data) -> Contender:

@@ -32,10 +32,10 @@ def headline(ranked: Sequence[ModelResult], results: Results) -> str:
             return f"The ConvNet wins: {best.label} gets {reached}, {gap} more than the next, {ranked[1].label}."
         return f"{best.label} is best: it gets {reached}, {gap} more than the next, {ranked[1].label}."
     if len(ties) == len(ranked) - 1:
-        low = min(model.score.mean for model in ranked if model.score)
+        last = ranked[-1]
         return (
-            f"No difference shown: the models lie between {low:.1%} and {best.score.mean:.1%}, "  # type: ignore[union-attr]
-            "no further apart than chance may put them."
+            f"No difference shown: the models lie between {share(last)} ({last.label}) and {share(best)} "
+            f"({best.label}), no further apart than chance may put them."
         )
     names = enumeration([model.label for model in ties]) if len(ties) <= NAMED else f"{len(ties)} others"
     return f"{best.label} is ahead with {reached}, but {names} can't be told apart from it."
@@ -54,10 +54,9 @@ def against_baseline(ranked: Sequence[ModelResult], results: Results) -> list[st
         return [f"It is the baseline itself: {len(others)} of the {len(ranked) - 1} others are worse."]
     if best.difference is None:
         return []
-    said = spelled(best.difference)
-    if best.difference.verdict == "no difference shown":
-        return [f"Against {kind} {baseline.label} no difference is shown: {said}."]
-    return [f"Against {kind} {baseline.label}: {said}."]
+    said = f"{best.label} is {spelled(best.difference, f'{kind} {baseline.label}')}"
+    shown = best.difference.verdict != "no difference shown"
+    return [f"{said}." if shown else f"{said}, which shows no difference."]
 
 
 def worth(ranked: Sequence[ModelResult], results: Results) -> list[str]:
@@ -66,12 +65,14 @@ def worth(ranked: Sequence[ModelResult], results: Results) -> list[str]:
     cheap = cheapest_tie(ranked)
     if cheap is not None and cheap.latency and best.latency:
         ratio = cheap.latency.milliseconds.mean / best.latency.milliseconds.mean
-        return [f"{cheap.label}, which can't be told apart from it, takes only {ratio:.2g} × as long for an image."]
+        apart = f"{cheap.label}, which can't be told apart from {best.label},"
+        return [f"{apart} takes only {ratio:.2g} × as long for an image."]
     if best is baseline or not (best.latency and baseline.latency and best.seconds and baseline.seconds):
         return []
     image = best.latency.milliseconds.mean / baseline.latency.milliseconds.mean
     training = best.seconds / baseline.seconds
-    return [f"It takes {times(image)} for an image and {times(training)} to train, compared with {baseline.label}."]
+    costs = f"{times(image)} for an image and {times(training)} to train"
+    return [f"{best.label} takes {costs}, compared with {baseline.label}."]
 
 
 def cautions(results: Results) -> list[str]:
@@ -79,6 +80,11 @@ def cautions(results: Results) -> list[str]:
     said = []
     if len(results.seeds) == 1:
         said.append("Only one seed was trained: how much training varies is unknown, and the intervals leave it out.")
+    if results.split == "val":
+        said.append(
+            "There are no test images: the models are judged by the validation images, which have also chosen the best "
+            "epoch of each run, so all of them look a little better than they are."
+        )
     if results.failures:
         runs = sum(len(model.runs) for model in results.models)
         said.append(f"{len(results.failures)} of {runs} runs failed and are not in the figures.")
@@ -109,16 +115,23 @@ def percent(value: Interval | None) -> str:
     return f"{100 * value.mean:.1f} % ± {100 * value.reach:.1f}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
+def share(model: ModelResult) -> str:
+    """`61.3 %`, on one line."""
+    assert model.score is not None
+    return f"{100 * model.score.mean:.1f}\N{NO-BREAK SPACE}%"
+
+
 def points(difference: float) -> str:
     """`12.6 points`."""
     return f"{100 * difference:.1f} points"
 
 
-def spelled(difference: Difference) -> str:
-    """`12.6 points above it (95 % interval +10.2 to +15.0, p < 0.001)`."""
-    place = "above it" if difference.mean >= 0 else "below it"
-    interval = f"{signed(difference.low)} to {signed(difference.high)}"
-    return f"{points(abs(difference.mean))} {place} (95 % interval {interval}, {probability(difference.p)})"
+def spelled(difference: Difference, other: str) -> str:
+    """`12.6 points above resnet18 (95 % interval +10.2 to +15.0, p < 0.001)`; numbers stay with their signs."""
+    place = "above" if difference.mean >= 0 else "below"
+    interval = f"95\N{NO-BREAK SPACE}% interval {signed(difference.low)} to {signed(difference.high)}"
+    p = probability(difference.p).replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{points(abs(difference.mean))} {place} {other} ({interval}, {p})"
 
 
 def signed(difference: float) -> str:

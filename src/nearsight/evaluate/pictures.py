@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NUMBERED = 15  # classes up to which the cells of a confusion matrix hold their counts
+FEW = 5  # classes up to which the matrix, and so the bar of its colours, is small
 LABELLED = 200  # classes up to which each has its label
 LONGEST = 24  # characters of a class name
 ACROSS = 6  # mistakes in a row
@@ -46,7 +47,8 @@ def draw_confusion(confusion: NDArray[np.int64], classes: Sequence[str]) -> "Fig
     write(axes.set_ylabel("true class"), LABEL, SOFT)
     if count <= NUMBERED:
         number_cells(axes, confusion, shares)
-    bar = picture.colorbar(shown, ax=axes, shrink=0.5, aspect=18, pad=0.02, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1])
+    length, ticks = (0.5, [0, 0.01, 0.05, 0.2, 0.5, 1]) if count > FEW else (0.8, [0, 0.05, 0.2, 0.5, 1])
+    bar = picture.colorbar(shown, ax=axes, shrink=length, aspect=18, pad=0.02, ticks=ticks)
     bar.ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
     bar.ax.tick_params(colors=SOFT, labelsize=SMALL, length=0)
     bar.outline.set_visible(False)  # type: ignore[operator]
