@@ -155,8 +155,9 @@ def inner_folder(folder: Path) -> Path | None:
 
 
 def name_table(folder: Path) -> str | None:
-    """A table in the folder, which may say more than its folders do."""
-    return next((str(path) for path in sorted(folder.iterdir()) if path.suffix.lower() in (".csv", ".tsv")), None)
+    """A table in the folder or one further in, which may say more than the folders do."""
+    near = (path for pattern in ("*", "*/*") for path in sorted(folder.glob(pattern)))
+    return next((str(path) for path in near if path.suffix.lower() in (".csv", ".tsv")), None)
 
 
 def scan_classes(folder: Path) -> dict[str, list[str]]:

@@ -32,7 +32,20 @@ COMMON = {
         "id_code",
         "id",
     ),
-    "label": ("class_name", "label_name", "label", "labels", "class", "category", "target", "species", "breed", "y"),
+    "label": (
+        "class_name",
+        "label_name",
+        "label",
+        "labels",
+        "class",
+        "category",
+        "target",
+        "species",
+        "breed",
+        "diagnosis",
+        "dx",
+        "y",
+    ),
     "split": ("split", "subset", "partition", "set"),
 }
 ONE_HOT = "the column with a 1"
@@ -130,7 +143,7 @@ def listed_files(path: Path, files: Sequence[str], labels: Any, splits: Sequence
     files = [text.strip().replace("\\", "/") for text in files]
     refuse_empty("path", path, np.array(files, dtype=np.str_))
     root = str(path.parent)
-    files = find_files(path, [os.path.normpath(file) for file in files])
+    files = find_files(path, [file if "://" in file else os.path.normpath(file) for file in files])
     rows = split_rows(str(path), len(files), splits)
     for split, numbers in rows.items():
         refuse_repeats(path, split, [files[number] for number in numbers])
