@@ -35,8 +35,14 @@ def test_a_model_comes_back_with_its_classes_and_its_input(name: str, tmp_path: 
 def test_what_is_no_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="absent is not there; give the folder of a run or"):
         load(tmp_path / "absent")
-    with pytest.raises(ValueError, match="has no finished model; finish it with `nearsight train --resume"):
+    with pytest.raises(ValueError, match="has no finished model and is no run; give the folder of a run or"):
         open_trained(tmp_path)
+    begun = tmp_path / "my run"
+    begun.mkdir()
+    for name in ("recipe.yaml", "data.json"):
+        (begun / name).write_text("")
+    with pytest.raises(ValueError, match=r"has no finished model; finish it with `nearsight train --resume '.*run'`"):
+        open_trained(begun)
     plain = save_model(nearsight.create_model("lit_nano", num_classes=2), tmp_path / "plain.safetensors")
     assert load(plain).num_classes == 2
     with pytest.raises(ValueError, match="was not trained by Nearsight and has no class names"):

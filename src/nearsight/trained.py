@@ -1,5 +1,7 @@
 """Trained models: what a run leaves behind, opened again with all that is needed to use it."""
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +76,7 @@ def open_trained(path: str | Path) -> Trained:
     if not about:
         raise ValueError(f"{file} was not trained by Nearsight and has no class names; give the folder of a run.")
     shown: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in about["input"].items()}
-    name = description["name"] or description["origin"].get("model", "model")  # other parts: no registered name
+    name = name_in(description) or "model"
     classes, task = tuple(about["classes"]), about["task"]
     if task == "classify":
         return Trained(load(file), name, classes, Input(**shown), file)
@@ -109,6 +111,11 @@ def save_trained(
     )
 
 
+def name_in(description: Mapping[str, Any]) -> str | None:
+    """The model's name by its description: one with other parts or patches than the registered has that of its run."""
+    return description["name"] or (description.get("origin") or {}).get("model")
+
+
 def model_file(path: str | Path) -> Path:
     """The weights at a path: of a run's folder, or the file itself."""
     path = Path(path)
@@ -117,6 +124,11 @@ def model_file(path: str | Path) -> Path:
     if path.is_dir():
         file = path / "model.safetensors"
         if not file.is_file():
-            raise ValueError(f"{path} has no finished model; finish it with `nearsight train --resume {path}`.")
+            if not (path / "data.json").is_file() or not (path / "recipe.yaml").is_file():
+                raise ValueError(
+                    f"{path} has no finished model and is no run; give the folder of a run or a .safetensors file."
+                )
+            command = f"nearsight train --resume {shlex.quote(str(path))}"
+            raise ValueError(f"{path} has no finished model; finish it with `{command}`.")
         return file
     return path

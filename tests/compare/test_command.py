@@ -51,6 +51,12 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     assert said == f"nearsight: {tmp_path / 'file'} is a file; give a folder with --out."
 
 
+def test_a_comparison_in_its_own_data_would_be_a_class(tmp_path: Path) -> None:
+    said = sentence(run(tmp_path, "-m", "deit_nano", "--out", tmp_path / "runs"))
+    assert said == f"nearsight: {tmp_path / 'runs'} lies inside the data {tmp_path}; give a folder outside with --out."
+    assert not any(tmp_path.iterdir())
+
+
 def wait_for(path: Path, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not path.exists():

@@ -101,5 +101,7 @@ def test_changed_data_are_refused(digits_run, tmp_path) -> None:
 
 
 def test_unfinished_run_is_refused(tmp_path) -> None:
+    for name in ("recipe.yaml", "data.json"):
+        (tmp_path / name).touch()
     with pytest.raises(ValueError, match=r"has no finished model; finish it with `nearsight train --resume"):
         evaluate(tmp_path)

@@ -126,6 +126,11 @@ def refusals(tmp_path: Path) -> dict[str, tuple[ModelChoice, str]]:
         ),
         "size": (ModelChoice(weights=str(vit), img_size=48), "for images of 32 pixels; leave model.img_size out"),
         "patch": (ModelChoice(weights=str(vit), patch_size=8), "whose patch size is its own; leave it out"),
+        "patch of ours": (
+            ModelChoice(weights=str(ours), patch_size=2),
+            "holds a deit_nano for patches of 4 pixels; leave model.patch_size out, or give 4",
+        ),
+        "no patch": (ModelChoice(name="resnet18", patch_size=4), "timm's resnet18 has no patch size to set; leave"),
         "no description": (ModelChoice(name="deit_nano", weights=bare), r"bare\.json is missing"),
         "other tensors": (ModelChoice(name="resnet18", weights=bare), "tensors are missing and 1 unknown"),
         "pretrained": (ModelChoice(name="deit_nano", weights="pretrained"), "timm has no pretrained weights of deit_n"),
@@ -136,6 +141,27 @@ def test_what_can_not_be_built_is_refused_in_a_sentence(tmp_path: Path) -> None:
     for case, (choice, sentence) in refusals(tmp_path).items():
         with pytest.raises(ValueError, match=sentence):
             print(case, build(choice, classes=2))
+
+
+def test_a_model_of_timm_gets_the_patch_size_if_it_has_one(tmp_path: Path) -> None:
+    built = build(ModelChoice(name="vit_tiny_patch16_224", img_size=32, patch_size=8), classes=2)
+    assert built.model.patch_embed.grid_size == (4, 4)
+    save_trained(built, "classify", ("a", "b"), tmp_path / "model.safetensors")
+    assert load(tmp_path).patch_embed.grid_size == (4, 4)
+
+
+def test_a_former_run_keeps_its_name_with_other_patches_than_the_registered_model(tmp_path: Path) -> None:
+    first = build(ModelChoice(name="deit_nano", img_size=32, patch_size=2), classes=2)
+    save_trained(first, "classify", ("a", "b"), tmp_path / "model.safetensors")
+    for choice in (
+        ModelChoice(weights=str(tmp_path)),
+        ModelChoice(name="deit_nano", weights=str(tmp_path), patch_size=2),
+    ):
+        second = build(choice, classes=3)
+        assert second.name == "deit_nano"
+        assert second.model.spec == first.model.spec
+    with pytest.raises(ValueError, match="holds the weights of deit_nano, not of lit_nano; leave the name out"):
+        build(ModelChoice(name="lit_nano", weights=str(tmp_path)), classes=3)
 
 
 def test_a_model_with_other_parts_is_opened_under_the_name_it_was_asked_for(tmp_path: Path) -> None:

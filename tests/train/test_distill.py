@@ -41,7 +41,7 @@ def with_token(tmp_path: Path) -> Path:
 
 
 def test_a_teacher_sees_images_as_it_was_trained_on(teacher_run: Path) -> None:
-    teacher = Teacher(Distillation(teacher="resnet10t", weights=str(teacher_run)), 4, Input((16, 16)), CPU)
+    teacher = Teacher(Distillation(teacher="resnet10t", weights=str(teacher_run)), FOUR, Input((16, 16)), CPU)
     assert teacher.input.size == (24, 24)
     images = torch.rand(5, 3, 24, 24)
     expected = load(teacher_run)(teacher.input.normalise(images)).argmax(dim=1)
@@ -54,7 +54,7 @@ def test_a_plain_file_is_a_teacher(tmp_path: Path) -> None:
     model = timm.create_model("resnet10t", num_classes=4)
     save_file(model.state_dict(), tmp_path / "plain.safetensors")
     settings = Distillation(teacher="timm/resnet10t", weights=str(tmp_path / "plain.safetensors"))
-    teacher = Teacher(settings, 4, Input((32, 32)), CPU)
+    teacher = Teacher(settings, FOUR, Input((32, 32)), CPU)
     images = torch.rand(3, 3, 32, 32)
     assert torch.equal(teacher.labels(images), model.eval()(teacher.input.normalise(images)).argmax(dim=1))
 
@@ -63,7 +63,7 @@ def test_a_converted_file_is_a_teacher(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = create_model("deit_nano", img_size=24, patch_size=4, num_classes=4).eval()
     path = save_model(model, tmp_path / "converted.safetensors")
-    teacher = Teacher(Distillation(teacher="deit_nano", weights=str(path)), 4, Input((16, 16)), CPU)
+    teacher = Teacher(Distillation(teacher="deit_nano", weights=str(path)), FOUR, Input((16, 16)), CPU)
     assert teacher.input.size == (24, 24)
     images = torch.rand(3, 3, 24, 24)
     assert torch.equal(teacher.labels(images), model(teacher.input.normalise(images)).argmax(dim=1))
@@ -72,14 +72,23 @@ def test_a_converted_file_is_a_teacher(tmp_path: Path) -> None:
 def test_a_teacher_that_does_not_fit_is_refused(teacher_run: Path, tmp_path: Path) -> None:
     run = str(teacher_run)
     cases = {
-        "The teacher resnet10t answers with 4 classes, but the data have 5; train it on": ("resnet10t", run, 5),
-        "holds a resnet10t, not the teacher resnet18": ("resnet18", run, 4),
-        "timm has no model 'resnet0' to be a teacher": ("resnet0", None, 4),
-        "There are no weights at": ("resnet18", str(tmp_path / "absent"), 4),
+        "The teacher resnet10t answers with 4 classes, but the data have 5; train it on": ("resnet10t", run, "01234"),
+        r"knows other classes than the data \(its number 2 is 2, that of the data 3\)": ("resnet10t", run, "0132"),
+        "holds a resnet10t, not the teacher resnet18": ("resnet18", run, FOUR),
+        "timm has no model 'resnet0' to be a teacher": ("resnet0", None, FOUR),
+        "There are no weights at": ("resnet18", str(tmp_path / "absent"), FOUR),
     }
     for sentence, (name, weights, classes) in cases.items():
         with pytest.raises(ValueError, match=sentence):
             Teacher(Distillation(teacher=name, weights=weights), classes, Input((16, 16)), CPU)
+
+
+def test_a_teacher_with_other_patches_than_the_registered_model_keeps_its_name(tmp_path: Path) -> None:
+    built = build(ModelChoice(name="deit_nano", img_size=16, patch_size=2), classes=4)
+    run = str(save_trained(built, "classify", FOUR, tmp_path / "model.safetensors"))
+    assert Teacher(Distillation(teacher="deit_nano", weights=run), FOUR, Input((16, 16)), CPU).input == built.input
+    with pytest.raises(ValueError, match="holds a deit_nano, not the teacher lit_nano"):
+        Teacher(Distillation(teacher="lit_nano", weights=run), FOUR, Input((16, 16)), CPU)
 
 
 @pytest.mark.usefixtures("no_page")

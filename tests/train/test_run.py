@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +53,23 @@ def test_settings_that_yaml_writes_otherwise_are_the_same_settings(
     with_tuple = tiny({"model.options": {"x": (1, 2)}})
     with_list = tiny({"model.options": {"x": [1, 2]}})
     assert first_difference(with_tuple, with_list) is None
+
+
+@pytest.mark.usefixtures("no_page")
+def test_data_that_were_moved_are_asked_for(
+    colours: str, tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, place = tmp_path / "run", tmp_path / "copy.npz"
+    shutil.copy(colours, place)
+    monkeypatch.chdir(tmp_path)
+    run_training("copy.npz", tiny({"epochs": 1}), folder, quiet=True)
+    (folder / "outcome.json").unlink()  # as if it had not been finished
+    place.rename(tmp_path / "moved.npz")
+    with pytest.raises(ValueError, match=f"run needs its data at {place}, where nothing is; put them back, or link"):
+        resume_training(folder, quiet=True)
+    place.symlink_to(tmp_path / "moved.npz")
+    monkeypatch.chdir(folder)
+    assert resume_training(folder, quiet=True).epochs == 1
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

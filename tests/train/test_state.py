@@ -1,6 +1,7 @@
 """Checkpoints: complete or absent, and bit by bit what was written."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from itertools import count
@@ -109,6 +110,31 @@ def test_what_a_killed_process_had_begun_is_no_checkpoint_and_is_removed(writer:
     assert checkpoints.names() == ["step-00000004-epoch-0002"]
     checkpoints.remove_unfinished()
     assert not half.exists()
+
+
+def read_last(checkpoints: Checkpoints) -> Progress:
+    net = make_net()
+    return checkpoints.read_last(net, make_optimizer(net, Optimizer(), batch=8), None)
+
+
+@pytest.mark.parametrize("file", ["state.json", "model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("share", [0, 2, None], ids=["emptied", "halved", "removed"])
+def test_a_damaged_checkpoint_is_named_with_the_one_before(
+    file: str, share: int | None, writer: Callable[..., Checkpoints]
+) -> None:
+    checkpoints = writer(2, 4, keep=2)
+    before, last = (checkpoints.folder / name for name in checkpoints.names())
+    for folder, start in ((last, str(before)), (before, "the start")):
+        content = (folder / file).read_bytes()
+        (folder / file).unlink()
+        if share is not None:
+            (folder / file).write_bytes(content[: len(content) // share if share else 0])
+        with pytest.raises(ValueError) as error:
+            read_last(checkpoints)
+        assert str(error.value).startswith(f"The checkpoint {folder} is damaged (")
+        assert str(error.value).endswith(f"; delete this folder, and the run goes on from {start}.")
+        shutil.rmtree(folder)
+    assert read_last(checkpoints) == Progress()
 
 
 class Crash(BaseException):

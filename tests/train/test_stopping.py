@@ -2,6 +2,7 @@
 
 import io
 import json
+import multiprocessing
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,39 @@ def test_a_few_bad_images_are_passed_over_and_named(
     assert {Path(name).name for name in named} == {"00.png", "01.png"} == {Path(n).name for n in outcome.bad_images}
     assert set(named.values()) == {"the file is cut off"}
     assert Run(tmp_path / "run").outcome() == outcome
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_killed_reader_of_images_is_named_as_such(
+    photos: Callable[[int], str], tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_step = loop.take_step
+
+    def killing(*arguments: Any) -> Any:
+        for child in multiprocessing.active_children():
+            child.kill()
+        return take_step(*arguments)
+
+    monkeypatch.setattr(loop, "take_step", killing)
+    with pytest.raises(ValueError, match="A process that reads images ended, often for lack of memory") as error:
+        run_training(photos(0), tiny({"data.workers": 1, "epochs": 100}), tmp_path / "run", quiet=True)
+    assert str(error.value).endswith(f"; go on with: nearsight train --resume {tmp_path / 'run'}")
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_run_that_stops_early_says_so(
+    colours: str,
+    tiny: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(loop, "evaluate", lambda session, split, flag=None: {"loss": 1.0, "accuracy": 0.5})
+    outcome = run_training(colours, tiny({"epochs": 9, "patience": 2}), tmp_path)
+    assert (outcome.epochs, outcome.stopped_early) == (3, True)
+    assert capsys.readouterr().err.splitlines()[-1] == "stopped early: no better for 2 epochs"
+    run_training(colours, tiny({"epochs": 2, "patience": 2}), tmp_path / "whole")
+    assert "stopped early" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

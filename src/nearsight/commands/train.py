@@ -90,18 +90,18 @@ def train(
     if resume is not None and (given or changes or recipe or out or task):
         raise ValueError("--resume goes on with a run as it was; leave the other settings out.")
 
-    import torch
+    if threads is not None and threads < 1:
+        raise ValueError(f"--threads {threads} won't do; give a whole number of at least 1.")
 
     from ..train import load_recipe, resume_training, run_training
     from ..train.recipe_file import parse_change
     from ..train.stopping import Interrupted
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     settings: dict[str, Any] = {"track": tuple(track or ()), "quiet": quiet, "cpu": cpu}
     try:
         if resume is not None:
             folder = resume
+            use_threads(threads, folder)
             outcome = resume_training(resume, **settings)
         else:
             if recipe is None:
@@ -110,6 +110,7 @@ def train(
             if task is not None and task != chosen.task:
                 raise ValueError(f"The recipe {chosen.name} is made to {chosen.task}, not to {task}; choose another.")
             folder = out or default_folder(str(data), chosen.model.name, chosen.seed)
+            use_threads(threads, folder)
             outcome = run_training(str(data), chosen, folder, **settings)
     except Interrupted as stop:
         if is_first_process():
@@ -131,6 +132,28 @@ def default_recipe(data: str, task: str | None, weights: str | None) -> str:
     if task is not None and task not in recipes:
         raise ValueError(f"There is no task {task!r}; choose {', '.join(recipes)}.")
     return recipes[task or find_task(data)]
+
+
+def use_threads(given: int | None, folder: Path) -> None:
+    """Set the CPU threads: as asked for, else as the run in the folder was begun with, as far as there are cores.
+
+    Sums are split among the threads, so that their number decides the last bits.
+    """
+    import torch
+
+    from ..train.run import Run, processes
+
+    noted = Run(folder).threads() if given is None and processes() == 1 else None
+    cores = os.cpu_count() or 1
+    if noted is not None and noted > cores:
+        print(
+            f"nearsight: The run was begun with {noted} threads; it goes on with the {cores} that this machine has, "
+            "and the last bits may differ.",
+            file=sys.stderr,
+        )
+        noted = cores
+    if wanted := given or noted:
+        torch.set_num_threads(wanted)
 
 
 def is_first_process() -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..tables import tracked
+from ..train.place import refuse_inside
 from .budget import epochs_within
 from .collect import collect
 from .contenders import Contender, check_contenders, check_run, choose_baseline, recipe_of, suggest_convnet
@@ -54,6 +55,7 @@ def run_comparison(wish: Wish) -> Results:
         ValueError: Something in the wish can't be done, or the folder holds another comparison.
         Stopped: A signal came; the same wish goes on.
     """
+    refuse_inside(wish.folder, wish.shared.data)
     with locked(wish.folder):
         old = read_plan(wish.folder)
         if old is not None:

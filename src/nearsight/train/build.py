@@ -16,7 +16,9 @@ from ..data.augment import Input
 from ..factory import create_model
 from ..models import MODELS
 from ..models.backbone import pair
+from ..models.spec import BackboneSpec, from_json
 from ..retrofit import Choice, apply_choice
+from ..trained import name_in
 from .recipe import ModelChoice
 
 SMALL = 64  # up to this side, evaluation shows the whole image
@@ -79,8 +81,9 @@ def build_plain(choice: ModelChoice, classes: int) -> Built:
 
 def build_own(choice: ModelChoice, classes: int, weights: Path | None) -> Built:
     """A model of ours, new or from a converted file or a former run."""
+    name = choice.name if weights is None else held_name(choice, weights)
     model = create_model(
-        choice.name,
+        choice.name if weights is None else None,
         img_size=choice.img_size,
         patch_size=choice.patch_size if weights is None else None,
         num_classes=classes,
@@ -89,8 +92,23 @@ def build_own(choice: ModelChoice, classes: int, weights: Path | None) -> Built:
         drop_path_rate=choice.drop_path,
         **choice.options,
     )
-    name = choice.name or read_description(weights)["name"] or "model"  # type: ignore[arg-type]
-    return Built(model, name, None, input_of(model, choice.img_size))
+    return Built(model, name or "model", None, input_of(model, choice.img_size))
+
+
+def held_name(choice: ModelChoice, weights: Path) -> str | None:
+    """Name of our model that weights are of; another model or patch size that is asked for is refused."""
+    description = read_description(weights)
+    name = name_in(description)
+    if choice.name is not None and choice.name != name:
+        other = name or "a model without a registered name"
+        raise ValueError(f"{weights} holds the weights of {other}, not of {choice.name}; leave the name out.")
+    spec: BackboneSpec = from_json(description["spec"])
+    if choice.patch_size not in (None, spec.embed.stride):
+        raise ValueError(
+            f"{weights} holds a {name or 'model'} for patches of {spec.embed.stride} pixels; leave model.patch_size "
+            f"out, or give {spec.embed.stride}."
+        )
+    return name
 
 
 def build_foreign(choice: ModelChoice, classes: int, weights: Path, description: dict[str, Any]) -> Built:
@@ -124,6 +142,8 @@ def build_timm(choice: ModelChoice, classes: int, weights: Path | None) -> Built
     options = timm_options(choice)
     if choice.img_size is not None:
         options["img_size"] = choice.img_size
+    if choice.patch_size is not None:
+        options["patch_size"] = choice.patch_size
     pretrained = choice.weights == "pretrained"
     model, options = create_timm(name, classes, options, pretrained)
     if weights is None and not pretrained and choice.img_size is not None:
@@ -141,6 +161,8 @@ def create_timm(name: str, classes: int, options: dict[str, Any], pretrained: bo
             return timm.create_model(name, pretrained=pretrained, num_classes=classes, **taken), taken
         except TypeError as error:
             refused = error
+    if "'patch_size'" in str(refused):
+        raise ValueError(f"timm's {name} has no patch size to set; leave patch_size out.")
     raise ValueError(f"timm's {name} does not take these options ({refused}); see timm.create_model.")
 
 

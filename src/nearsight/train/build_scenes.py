@@ -13,6 +13,7 @@ from ..models import MODELS
 from ..models.options import apply_options
 from ..models.resize import with_patch
 from ..models.spec import BackboneSpec, from_json
+from ..trained import name_in
 from .build import Built, plain, weights_file
 from .recipe import ModelChoice, Recipe
 
@@ -54,7 +55,7 @@ def build_scenes(recipe: Recipe, classes: int, masks: bool) -> Built:
 
 def backbone_of(choice: ModelChoice, description: dict[str, Any] | None) -> tuple[BackboneSpec | TimmBackbone, str]:
     """The backbone that is named, or that the weights are of; and its name."""
-    name = plain(choice.name or "") or (description or {}).get("name")
+    name = plain(choice.name or "") or (name_in(description) if description else None)
     if description is not None and description.get("spec") is not None and choice.name is None:
         spec: BackboneSpec = from_json(description["spec"])
     elif name in MODELS:
@@ -62,6 +63,8 @@ def backbone_of(choice: ModelChoice, description: dict[str, Any] | None) -> tupl
     elif not name:
         raise ValueError("No model was named; give --model, or weights that know their model.")
     else:
+        if choice.patch_size is not None:
+            raise ValueError(f"{name} is a model of timm, whose patch size is its own; leave model.patch_size out.")
         options = dict(choice.options)
         if choice.drop_path is not None:
             options["drop_path_rate"] = choice.drop_path

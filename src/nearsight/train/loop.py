@@ -20,15 +20,17 @@ from ..data.loader import scramble
 from ..trained import save_trained
 from .display import Display
 from .groups import learning_rate
+from .place import check_place
 from .prepare import Prepared, prepare, prepare_again
 from .recipe import Recipe
-from .run import Outcome, Run
+from .run import Outcome, Run, resume_flags
 from .session import Session, check_same, make_accelerator, open_session, training_batches
 from .stopping import (
     Interrupted,
     StopFlag,
     check_validation,
     check_weights,
+    describe_failure,
     describe_last,
     listening,
     note_bad,
@@ -74,15 +76,13 @@ def run_training(
         >>> outcome.steps
         2
     """
-    run = Run(folder)
+    run = Run(folder, resume_flags(track, cpu))
+    check_place(run, source)
     accelerator = make_accelerator(run, recipe, track, cpu)
     with run.locked() if accelerator.is_main_process else nullcontext():
         prepared = prepare(source, recipe)
         if run.is_begun():
             check_same(run, prepared)
-        elif accelerator.is_main_process:
-            run.begin(prepared.recipe, prepared.record)
-        accelerator.wait_for_everyone()
         return finished(run, accelerator) or train(run, prepared, accelerator, quiet)
 
 
@@ -90,7 +90,7 @@ def resume_training(
     folder: str | Path, *, track: Sequence[str] = (), quiet: bool = False, cpu: bool = False
 ) -> Outcome:
     """Go on with the run in a folder, from its last checkpoint."""
-    run = Run(folder)
+    run = Run(folder, resume_flags(track, cpu))
     recipe = run.recipe()
     accelerator = make_accelerator(run, recipe, track, cpu)
     with run.locked() if accelerator.is_main_process else nullcontext():
@@ -108,6 +108,9 @@ def finished(run: Run, accelerator: Accelerator) -> Outcome | None:
 def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool) -> Outcome:
     """Train to the end, write the model of the best epoch, and say what came of it."""
     session = open_session(run, prepared, accelerator)
+    if accelerator.is_main_process and not run.is_begun():  # not before: a refused start leaves the folder free
+        run.begin(prepared.recipe, prepared.record)
+    accelerator.init_trackers(run.folder.absolute().name)
     recipe, progress = session.recipe, session.progress
     display = Display(
         recipe.epochs,
@@ -125,11 +128,14 @@ def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool) -
             while not session.is_done:
                 train_epoch(session, batches, flag, display)
                 finish_epoch(session, prepared.val, flag, display)
+            if progress.epoch < recipe.epochs:
+                display.say(f"stopped early: no better for {recipe.patience} epochs")
             display.show_finish()
             outcome = finish(session, prepared, flag)
-    except OSError as error:
-        said = f"{error.filename or run.folder}: {error.strerror or error}. {describe_last(session)}"
-        raise ValueError(f"{said}; go on with: {run.resume_command}") from None
+    except (OSError, EOFError, RuntimeError) as error:
+        if (said := describe_failure(session, error)) is None:
+            raise
+        raise ValueError(f"{said}. {describe_last(session)}; go on with: {run.resume_command}") from None
     accelerator.end_training()
     return outcome
 

@@ -1,6 +1,7 @@
 """Before the first step: the data with their splits, and the recipe with everything decided."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,12 +9,14 @@ import numpy as np
 
 from ..data import BadImage, Data, Split, open_data
 from ..data.open import open_again
+from ..data.places import is_pattern
 from ..data.split import complete_splits, describe_splits, limit_train
 from .choose import fill_in
 from .choose_scenes import fill_in_scenes
 from .recipe import Recipe
 from .run import Run
 
+NOT_ON_DISK = ("digits", "shapes", "torchvision", "hub")  # kinds of data that a name stands for
 LOOKED_AT = 32  # images whose size stands for all
 
 
@@ -59,9 +62,24 @@ def complete(recipe: Recipe, data: Data, train: Split) -> Recipe:
 def prepare_again(run: Run) -> Prepared:
     """The data and the recipe of a run that was begun."""
     recipe, record = run.recipe(), run.data()
+    check_there(run, record)
     data = open_again(record)
     train, val = both(data)
     return Prepared(data, train, val, recipe, record)
+
+
+def check_there(run: Run, record: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run whose files or folder of data were moved or removed."""
+    bare = record["source"].partition("?")[0]
+    if record["kind"] in NOT_ON_DISK or is_pattern(record["source"]):
+        return
+    places = [os.path.expanduser(text) for text in (record["source"], bare)]
+    begun_in = record.get("folder", "")
+    if not any(os.path.exists(path) or os.path.exists(os.path.join(begun_in, path)) for path in places):
+        place = os.path.join(begun_in, places[1])
+        raise ValueError(
+            f"{run.folder} needs its data at {place}, where nothing is; put them back, or link them there."
+        )
 
 
 def anchor(recipe: Recipe) -> Recipe:

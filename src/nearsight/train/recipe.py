@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from .recipe_scenes import SceneAugment
 from .section import Range, Section, Shares, Weights
 
+LARGEST_SEED = 2**63 - 1  # torch takes no larger ones everywhere
 RAND_AUGMENT = re.compile(r"rand(-(m|n|p|mstd|mmax|inc)\d+(\.\d+)?)+")
 
 
@@ -62,7 +63,7 @@ class DataUse(Section):
         split_seed: Seed of the validation split and of `limit`; the run's seed does not change them.
     """
 
-    val_fraction: float = Field(default=0.1, gt=0, lt=1)
+    val_fraction: float = Field(default=0.1, gt=0, le=0.5)
     limit: int | None = Field(default=None, ge=1)
     workers: int | None = Field(default=None, ge=0)
     max_bad: float = Field(default=0.01, ge=0, le=1)
@@ -253,11 +254,16 @@ class Recipe(Section):
     precision: Literal["fp32", "bf16"] = "fp32"
     patience: int | None = Field(default=None, ge=1)
     saving: Saving = Saving()
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
 
     @model_validator(mode="after")
     def check_together(self) -> "Recipe":
-        """Refuse batches that can't be divided, and a warm-up that never ends."""
+        """Refuse a head without use, batches that can't be divided, and a warm-up that never ends."""
+        if self.task == "classify" and self.model.head is not None:
+            raise ValueError(
+                f"model.head {self.model.head} detects or segments, but the task is to classify; leave it out, or "
+                "choose a recipe for that"
+            )
         if self.batch % self.accumulate:
             raise ValueError(f"batch {self.batch} can't be worked off in {self.accumulate} equal parts (accumulate)")
         if self.augment.mixes and (self.batch // self.accumulate) % 2:

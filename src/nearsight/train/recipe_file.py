@@ -111,8 +111,8 @@ def read_settings(name: str | Path) -> tuple[dict[str, Any], str]:
     known = recipe_names()
     if name not in known:
         near = get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"There is no recipe {name!r}; {hint}Use one of {', '.join(known)}, or a .yaml file.")
+        hint = f"did you mean {near[0]!r}? Use" if near else "use"
+        raise ValueError(f"There is no recipe {name!r}; {hint} one of {', '.join(known)}, or a .yaml file.")
     text = (files("nearsight") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
     origin = f"The recipe {name}"
     return {"name": name, **as_mapping(parse_yaml(text, origin), origin)}, origin

@@ -6,7 +6,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,10 +61,11 @@ class Run:
 
     Attributes:
         folder: Where it is.
+        flags: What to type behind its folder to go on as it was started.
     """
 
-    def __init__(self, folder: str | Path):
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, flags: Sequence[str] = ()):
+        self.folder, self.flags = Path(folder), tuple(flags)
 
     @property
     def checkpoints(self) -> Path:
@@ -74,7 +75,7 @@ class Run:
     @property
     def resume_command(self) -> str:
         """What to type to go on."""
-        return f"nearsight train --resume {shlex.quote(str(self.folder))}"
+        return shlex.join(["nearsight", "train", "--resume", str(self.folder), *self.flags])
 
     def is_begun(self) -> bool:
         """Whether a run was begun here."""
@@ -83,20 +84,25 @@ class Run:
     def begin(self, recipe: Recipe, data: dict[str, Any]) -> None:
         """Write what decides the run; `data.json` last, as the sign that it was begun."""
         write_whole(self.folder / "recipe.yaml", to_yaml(recipe).encode())
-        write_whole(self.folder / "environment.json", as_json(environment()))
+        write_whole(self.folder / "environment.json", as_json({**environment(), "processes": processes()}))
         write_whole(self.folder / "data.json", as_json(data))
 
     def recipe(self) -> Recipe:
         """The resolved recipe."""
         if not self.is_begun():
-            raise ValueError(
-                f"{self.folder} is not the folder of a run; begin one with `nearsight train DATA --out {self.folder}`."
-            )
+            command = f"nearsight train DATA --out {shlex.quote(str(self.folder))}"
+            raise ValueError(f"{self.folder} is not the folder of a run; begin one with `{command}`.")
         return read_recipe(self.folder / "recipe.yaml")
 
     def data(self) -> dict[str, Any]:
         """The record of the data and their split."""
         return read_json(self.folder / "data.json")
+
+    def threads(self) -> int | None:
+        """CPU threads of a run that one process began; None where nothing is known of them."""
+        path = self.folder / "environment.json"
+        about = read_json(path) if path.is_file() else {}
+        return about.get("threads") if about.get("processes", 1) == 1 else None
 
     def record(self, values: dict[str, Any]) -> None:
         """Append a line to `metrics.jsonl`."""
@@ -139,9 +145,21 @@ class Run:
                 f"{self.folder} is in use by another process; wait for it, or give another folder with --out."
             ) from None
         try:
+            for left in self.folder.glob(".*.part"):  # of `write_whole`, after a kill
+                left.unlink(missing_ok=True)
             yield
         finally:
             lock.release()
+
+
+def resume_flags(track: Sequence[str], cpu: bool) -> list[str]:
+    """The flags that a run does not remember."""
+    return [*(["--cpu"] if cpu else []), *(word for name in track for word in ("--track", name))]
+
+
+def processes() -> int:
+    """Processes that torchrun or accelerate started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def as_json(values: dict[str, Any]) -> bytes:

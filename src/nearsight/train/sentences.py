@@ -178,12 +178,17 @@ def bounds(metadata: list[Any]) -> str:
     low, high = "", ""
     for limit in metadata:
         if isinstance(limit, Ge):
-            low = f"of at least {limit.ge:g}"
+            low = f"of at least {number(limit.ge)}"
         elif isinstance(limit, Gt):
-            low = f"above {limit.gt:g}"
+            low = f"above {number(limit.gt)}"
         elif isinstance(limit, Le):
-            high = f"at most {limit.le:g}"
+            high = f"at most {number(limit.le)}"
         elif isinstance(limit, Lt):
-            high = f"below {limit.lt:g}"
+            high = f"below {number(limit.lt)}"
     words = " and ".join(filter(None, (low, high)))
     return f" {words}" if words else ""
+
+
+def number(limit: Any) -> str:
+    """A limit in digits; a whole number with all of its own."""
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"

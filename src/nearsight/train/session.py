@@ -72,7 +72,7 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Sess
     built = build_for(recipe, data)
     model, device = built.model, accelerator.device
     check_norms(model, recipe.batch // (recipe.accumulate * accelerator.num_processes))
-    teacher = Teacher(recipe.distill, len(data.classes), built.input, device) if recipe.distill else None
+    teacher = Teacher(recipe.distill, data.classes, built.input, device) if recipe.distill else None
     answer_apart: Any = getattr(model, "set_distilled_training", None)  # models with a distillation token have it
     if teacher is not None and answer_apart is not None:
         answer_apart(True)
@@ -86,15 +86,11 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Sess
 
     steps_per_epoch = len(prepared.train) // recipe.batch
     checkpoints = Checkpoints(run.checkpoints, recipe.saving.keep, steps_per_epoch)
-    last = checkpoints.last()
-    progress = Progress()
-    if last is not None:
-        progress = checkpoints.read(last, model, optimizer, average.module if average else None)
+    progress = checkpoints.read_last(model, optimizer, average.module if average else None)
     if accelerator.is_main_process:
         checkpoints.remove_unfinished()
         run.forget_after(progress.step, progress.epoch)
     check_together(run, accelerator, progress.step)
-    accelerator.init_trackers(run.folder.absolute().name)
     return Session(
         run=run,
         accelerator=accelerator,

@@ -98,6 +98,25 @@ class Checkpoints:
             for entry in self.folder.glob(".*.part"):
                 shutil.rmtree(entry)
 
+    def read_last(self, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None) -> Progress:
+        """Bring everything to the state of the newest checkpoint; without one, nothing changes.
+
+        Raises:
+            ValueError: The checkpoint is damaged.
+        """
+        names = self.names()
+        if not names:
+            return Progress()
+        last = self.folder / names[-1]
+        try:
+            return self.read(last, model, optimizer, average)
+        except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
+            start = self.folder / names[-2] if len(names) > 1 else "the start"
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise ValueError(
+                f"The checkpoint {last} is damaged ({reason}); delete this folder, and the run goes on from {start}."
+            ) from None
+
     @staticmethod
     def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None) -> Progress:
         """Bring everything to the state of a checkpoint."""

@@ -97,6 +97,16 @@ def describe_last(session: "Session") -> str:
     return f"The last good checkpoint is {last}" if last else "No checkpoint was written yet"
 
 
+def describe_failure(session: "Session", error: Exception) -> str | None:
+    """What the system did to the run, as the beginning of a sentence; None for an error that is a bug."""
+    ended = isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
+    if ended or (isinstance(error, ConnectionError | EOFError) and session.workers):
+        return "A process that reads images ended, often for lack of memory"
+    if isinstance(error, OSError):
+        return f"{error.filename or session.run.folder}: {error.strerror or error}"
+    return None
+
+
 def refuse_to_go_on(session: "Session", loss: float, norm: float) -> NoReturn:
     """End a run whose loss or gradient is no longer a number."""
     progress = session.progress

@@ -1,5 +1,7 @@
 """The teacher of a distilled model."""
 
+from collections.abc import Sequence
+
 import timm
 import torch
 from torch import Tensor, nn
@@ -8,15 +10,17 @@ from torch.nn import functional as F
 from ..checkpoints.foreign import load_into
 from ..checkpoints.native import read_description
 from ..data.augment import Input
-from ..trained import load, open_classifier
+from ..trained import load, name_in, open_classifier
 from .build import input_of, plain, weights_file
 from .recipe import Distillation
+
+RETRAIN = "train it on these data first and give its run as distill.weights."
 
 
 class Teacher:
     """A model whose answers are labels."""
 
-    def __init__(self, settings: Distillation, classes: int, input: Input, device: torch.device):
+    def __init__(self, settings: Distillation, classes: Sequence[str], input: Input, device: torch.device):
         self.share = settings.share
         model, self.input = open_teacher(settings, classes, input)
         self.model = model.to(device).eval().requires_grad_(False)
@@ -29,15 +33,16 @@ class Teacher:
         return self.model(self.input.normalise(images)).argmax(dim=1)
 
 
-def open_teacher(settings: Distillation, classes: int, input: Input) -> tuple[nn.Module, Input]:
+def open_teacher(settings: Distillation, classes: Sequence[str], input: Input) -> tuple[nn.Module, Input]:
     """The teacher and what it wants to be fed: from a run, a file, or timm with pretrained weights."""
     name, weights = plain(settings.teacher), weights_file(settings.weights)
     if weights is not None and weights.with_suffix(".json").is_file():
         held = read_description(weights)
-        if held["name"] not in (None, name):
-            raise ValueError(f"{weights} holds a {held['name']}, not the teacher {name}.")
+        if name_in(held) not in (None, name):
+            raise ValueError(f"{weights} holds a {name_in(held)}, not the teacher {name}.")
         if held.get("trained"):
             trained = open_classifier(weights)
+            check_classes(name, trained.classes, classes)
             teacher, wanted = trained.model, trained.input
         else:  # a converted release
             teacher = load(weights)
@@ -45,14 +50,24 @@ def open_teacher(settings: Distillation, classes: int, input: Input) -> tuple[nn
     elif not timm.is_model(name):
         raise ValueError(f"timm has no model {name!r} to be a teacher; give the run of another as distill.weights.")
     elif weights is not None:
-        teacher = load_into(timm.create_model(name, num_classes=classes), weights, fresh_head=False)
+        teacher = load_into(timm.create_model(name, num_classes=len(classes)), weights, fresh_head=False)
         wanted = input_of(teacher, input.size)
     else:
         teacher = timm.create_model(name, pretrained=True)
         wanted = input_of(teacher, None)
-    if teacher.num_classes != classes:
-        raise ValueError(
-            f"The teacher {name} answers with {teacher.num_classes} classes, but the data have {classes}; "
-            "train it on these data first and give its run as distill.weights."
-        )
+    if teacher.num_classes != len(classes):
+        counts = f"answers with {teacher.num_classes} classes, but the data have {len(classes)}"
+        raise ValueError(f"The teacher {name} {counts}; {RETRAIN}")
     return teacher, wanted
+
+
+def check_classes(name: str, known: Sequence[str], classes: Sequence[str]) -> None:
+    """Refuse a teacher whose class numbers mean something else; another count of them is told from the model."""
+    if len(known) != len(classes):
+        return
+    for number, (its, ours) in enumerate(zip(known, classes, strict=True)):
+        if its != ours:
+            raise ValueError(
+                f"The teacher {name} knows other classes than the data (its number {number} is {its}, that of the data "
+                f"{ours}); {RETRAIN}"
+            )
