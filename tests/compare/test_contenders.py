@@ -38,6 +38,13 @@ def test_models_get_the_same_recipe_and_their_own_cost() -> None:
     assert deit.recipe.epochs == 3
 
 
+def test_a_patch_size_for_all_leaves_convnets_as_they_are() -> None:
+    deit, resnet = weighed("deit_nano,test_resnet", SHARED.model_copy(update={"changes": ("model.patch_size=8",)}))
+    assert (deit.recipe.model.patch_size, resnet.recipe.model.patch_size) == (8, None)
+    with pytest.raises(ValueError, match="has no patch size to set"):
+        weighed("test_resnet:patch_size=8")
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

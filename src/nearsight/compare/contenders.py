@@ -74,7 +74,8 @@ def recipe_of(entry: Entry | None, shared: Shared, epochs: int | None = None) ->
         "epochs": epochs or shared.epochs,
     }
     given = {key: value for key, value in changes.items() if value is not None}
-    return load_recipe(shared.recipe, given | as_changes([*shared.changes, *(entry.settings() if entry else ())]))
+    changed = [*shared.changes_of(entry.name), *entry.settings()] if entry else list(shared.changes)
+    return load_recipe(shared.recipe, given | as_changes(changed))
 
 
 def check_run(run: RunPlan, shared: Shared, prepared: Prepared) -> None:

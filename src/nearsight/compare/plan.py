@@ -39,6 +39,13 @@ class Shared(BaseModel):
     epochs: int | None = None
     budget: float | None = None
 
+    def changes_of(self, name: str) -> list[str]:
+        """The changes that apply to a model; the patch size of ours is none of a ConvNet beside them."""
+        from ..models import MODELS
+
+        ours = name in MODELS
+        return [change for change in self.changes if ours or change.partition("=")[0].strip() != "model.patch_size"]
+
 
 class Planned(BaseModel):
     """A model of the plan, with the epochs that its runs get."""
@@ -98,7 +105,7 @@ def train_arguments(shared: Shared, run: RunPlan) -> list[str]:
         arguments += ["--img-size", str(shared.img_size)]
     if shared.limit is not None:
         arguments += ["--limit", str(shared.limit)]
-    for change in (*shared.changes, *run.model.entry.settings()):
+    for change in (*shared.changes_of(run.model.name), *run.model.entry.settings()):
         arguments += ["--set", change]
     return arguments
 

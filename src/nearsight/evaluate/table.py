@@ -33,9 +33,8 @@ def heading(evaluation: Evaluation) -> Text:
     text.append(evaluation.model, style="bold")
     text.append(" on all images of " if evaluation.split == "all" else f" on the {evaluation.split} images of ")
     text.append(evaluation.source, style="bold")
-    text.append(
-        f"\n{metrics.images:,} image{'s' * (metrics.images != 1)} of {classes if classes == total else f'{classes} of {total}'} classes"
-    )
+    images = f"{metrics.images:,} image{'s' * (metrics.images != 1)}"
+    text.append(f"\n{images} of {classes if classes == total else f'{classes} of {total}'} classes")
     if bad:
         text.append(f"; {bad:,} unreadable left out", style="yellow")
     if evaluation.own and evaluation.split in SEEN:
