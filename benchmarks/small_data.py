@@ -211,7 +211,7 @@ def default_lines(outcome: Outcome) -> Iterator[str]:
     assert outcome.test_score is not None
     found = share(round(outcome.test_score * TEST_IMAGES), TEST_IMAGES)
     yield f"\n## 9,000 training images, the default to its end\n\n```sh\nnearsight train {DATA}\n```\n"
-    minutes = f"{outcome.elapsed / 60:.0f} minutes on one core beside other work"
+    minutes = f"{outcome.elapsed / 60:.0f} minutes on a core that had other work, too"
     interval = f"95 % interval {percent(found.low)} to {percent(found.high)}, for the choice of images alone"
     yield f"`{outcome.model}`, {outcome.epochs} epochs, one seed, {minutes}:"
     yield f"**{percent(found.value)}** of the test images right ({interval}),"
