@@ -86,14 +86,11 @@ def again(run: RunPlan, shared: Shared) -> None:
     check_run(run, shared, prepared)
 
 
-def test_a_run_is_gone_on_with_if_nothing_changed(begun: tuple[RunPlan, Shared]) -> None:
-    again(*begun)
-
-
 def test_a_run_of_another_model_recipe_or_data_is_not_taken_for_one_of_now(
     begun: tuple[RunPlan, Shared], tmp_path: Path
 ) -> None:
     run, shared = begun
+    again(run, shared)  # nothing changed, and nothing is refused
     other = run._replace(model=run.model.model_copy(update={"name": "localvit_nano"}))
     with pytest.raises(ValueError, match=r"model\.name is deit_nano there and localvit_nano here; put back what was"):
         again(other, shared)

@@ -100,19 +100,18 @@ def passed_over(folder: Path, places: dict[str, Path]) -> dict[str, int]:
 
 def refuse_odd_layout(folder: Path, places: dict[str, Path], found: dict[str, dict[str, list[str]]]) -> None:
     """Say what is wrong with a folder in which no classes can be seen."""
-    advice = f"put each class in a folder of its own, or give {name_table(folder) or 'a CSV with paths and labels'}"
     classes = {name for by_class in found.values() for name in by_class}
     if not classes:
         images = sum(is_image_name(entry.name) for entry in os.scandir(folder))
         if images:
-            raise ValueError(f"{folder} has {images} images, but no class folders: {advice}.")
-        raise ValueError(f"{folder} has no class folders and no images: {advice}.")
+            raise ValueError(f"{folder} has {images} images, but no class folders: {advice(folder)}.")
+        raise ValueError(f"{folder} has no class folders and no images: {advice(folder)}.")
     filled = {split: [name for name in by_class if by_class[name]] for split, by_class in found.items()}
     present = sorted({name for names in filled.values() for name in names}, key=natural_key)
     if not present:
         raise ValueError(f"{folder} has {len(classes)} class folders, but no images in them{other_files(folder)}.")
     if places == {"train": folder} and are_splits(present):
-        raise ValueError(f"The images in {folder / present[0]} are in no class folders: {advice}.")
+        raise ValueError(f"The images in {folder / present[0]} are in no class folders: {advice(folder)}.")
     if len(present) == 1 and (table := name_table(folder)):
         raise ValueError(f"{folder} has the one class {present[0]}; if {table} lists images and classes, give it.")
     for split, names in filled.items():
@@ -121,6 +120,11 @@ def refuse_odd_layout(folder: Path, places: dict[str, Path], found: dict[str, di
                 f"The folders in {places[split]} ({shorten(names)}) are none of the classes in {places['train']} "
                 f"({shorten(filled['train'])}); name them alike, or move {places[split].name} elsewhere."
             )
+
+
+def advice(folder: Path) -> str:
+    """What to do with images of which the class can't be told."""
+    return f"put each class in a folder of its own, or give {name_table(folder) or 'a CSV with paths and labels'}"
 
 
 def are_splits(names: Sequence[str]) -> bool:
