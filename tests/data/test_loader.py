@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
@@ -221,3 +223,17 @@ def test_scrambled_numbers_differ_with_place_and_number() -> None:
 def test_arrays_need_no_workers() -> None:
     assert default_workers("digits", torch.device("cpu")) == 0
     assert default_workers("folder", torch.device("cpu")) <= 2
+
+
+def test_a_program_ends_although_somebody_still_holds_its_batches() -> None:
+    """As an error does, whose trace knows all variables: the readers ignore SIGTERM, and Python would wait for them."""
+    program = """
+import sys
+from nearsight.data import open_data
+from nearsight.data.augment import Input
+from nearsight.data.loader import eval_loader
+sys.held = iter(eval_loader(open_data("digits").test, Input((32, 32)), batch=4, workers=1))
+next(sys.held)
+sys.exit(3)
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 3

@@ -4,6 +4,8 @@ The order of an epoch follows from the seed and the epoch; how an image is augme
 and the image. Neither depends on how many processes share the work, nor on where a run was resumed.
 """
 
+import atexit
+import multiprocessing
 import os
 import random
 import signal
@@ -219,6 +221,14 @@ def leave_signals_to_others(worker: int) -> None:
     """Ignore Ctrl-C and SIGTERM, which reach whole groups of processes: who reads the batches decides when to end."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+
+
+@atexit.register
+def end_readers() -> None:
+    """End the processes that still read images when the program ends: they would not hear Python's SIGTERM."""
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()
 
 
 def default_workers(kind: str, device: torch.device) -> int:
