@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from nearsight.compare.results import ModelResult, Results
-from nearsight.compare.verdict import percent, signed
+from nearsight.comparison.results import ModelResult, Results
+from nearsight.comparison.verdict import percent, signed
 
 
 def train_or_page(about: str | None, train: Callable[[Path, Path], None], page: Callable[[Path], None]) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from nearsight.data.scenes.objects import decode_masks
-from nearsight.data.scenes.shapes import make_scene
+from nearsight.data.dense.instances import decode_masks
+from nearsight.data.sources.synthetic import make_scene
 
 SIZE = 64
 COLOURS = {"red": (1.0, 0.25, 0.2), "green": (0.25, 0.95, 0.3), "blue": (0.3, 0.4, 1.0), "yellow": (1.0, 0.9, 0.15)}

@@ -22,19 +22,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from nearsight.bench import Bench, Setting, Subject, bench, open_subject
-from nearsight.bench.measure import SIDE, matrix_product
-from nearsight.bench.memory import peak_memory
-from nearsight.bench.record import plain
-from nearsight.bench.results import Key, warn_if_restless
-from nearsight.bench.scaling import growths
-from nearsight.bench.subjects import reason_of
-from nearsight.clock import Spread, make_task, ratio_interval, take_turns, with_threads
+from nearsight.atomic import write_whole
+from nearsight.benchmarking import Bench, Setting, Subject, bench, open_subject
+from nearsight.benchmarking.measure import SIDE, matrix_product, peak_memory
+from nearsight.benchmarking.models import reason_of
+from nearsight.benchmarking.results import Key, growths, plain, warn_if_restless
 from nearsight.lattice import Grid
 from nearsight.ops.sliding import unfold_gather_taps
 from nearsight.parts.depthwise import InhomogeneousKernel
-from nearsight.train.run import environment
-from nearsight.writing import write_whole
+from nearsight.runs.run import environment
+from nearsight.timing import Spread, make_task, ratio_interval, take_turns, with_threads
 
 CPU = torch.device("cpu")
 DEIT, SWIN = "deit_tiny_patch16_224", "swin_tiny_patch4_window7_224"  # timm's

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from evidence import model_table, train_or_page
 
-from nearsight.compare.results import Results, read_results
-from nearsight.writing import write_whole
+from nearsight.atomic import write_whole
+from nearsight.comparison.results import Results, read_results
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 DATA = "cifar10_subset.npz"

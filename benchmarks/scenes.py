@@ -20,11 +20,11 @@ from typing import Any
 from evidence import train_or_page
 from PIL import Image
 
-from nearsight.compare.results import read_results
-from nearsight.compare.verdict import percent as with_interval
-from nearsight.compare.verdict import signed
-from nearsight.tables import percent
-from nearsight.writing import write_whole
+from nearsight.atomic import write_whole
+from nearsight.comparison.results import read_results
+from nearsight.comparison.verdict import percent as with_interval
+from nearsight.comparison.verdict import signed
+from nearsight.console import percent
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 IMAGES = PAGES.parent / "images" / "results"

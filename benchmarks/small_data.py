@@ -21,15 +21,15 @@ import numpy as np
 from evidence import model_table, train_or_page
 from numpy.typing import NDArray
 
-from nearsight.compare.answers import Answers, read_answers
-from nearsight.compare.plan import read_plan
-from nearsight.compare.results import Results, read_results
-from nearsight.compare.statistics import Estimate, estimate_difference
-from nearsight.compare.verdict import signed
-from nearsight.evaluate.metrics import share
-from nearsight.tables import percent
-from nearsight.train.run import Outcome, Run
-from nearsight.writing import write_whole
+from nearsight.atomic import write_whole
+from nearsight.comparison.plan import read_plan
+from nearsight.comparison.predictions import Answers, read_answers
+from nearsight.comparison.results import Results, read_results
+from nearsight.comparison.statistics import Estimate, estimate_difference
+from nearsight.comparison.verdict import signed
+from nearsight.console import percent
+from nearsight.evaluation.metrics import share
+from nearsight.runs.run import Outcome, Run
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 DATA = "cifar10_subset.npz"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nearsight.figures import COLOURS, SMALL, figure, tidy, to_png, write
-from nearsight.writing import write_whole
+from nearsight.atomic import write_whole
+from nearsight.plots.style import COLOURS, SMALL, figure, tidy, to_png, write
 
 RESULTS = Path(__file__).parent / "results" / "goals.json"
 PAGES = Path(__file__).parent.parent / "docs" / "results"

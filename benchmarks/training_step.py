@@ -1,6 +1,6 @@
 """What a training step costs: the data's share of it, and a model of ours beside timm's.
 
-Both are measured in the real loop (`nearsight.train.loop.take_step`), in one run, in rounds that take turns:
+Both are measured in the real loop (`nearsight.training.loop.take_step`), in one run, in rounds that take turns:
 
     python benchmarks/training_step.py --data DIR      # where cifar10_subset.npz and photos30.zip are
 
@@ -25,13 +25,12 @@ import numpy as np
 import torch
 from PIL import Image
 
+from nearsight.config.files import load_recipe
 from nearsight.data.loader import Batch
-from nearsight.train.loop import take_step
-from nearsight.train.prepare import prepare
-from nearsight.train.recipe_file import load_recipe
-from nearsight.train.run import Run
-from nearsight.train.session import Session, make_accelerator, open_session, training_batches
-from nearsight.train.stopping import StopFlag
+from nearsight.runs.run import Run
+from nearsight.training.loop import take_step
+from nearsight.training.session import Session, make_accelerator, open_session, prepare, training_batches
+from nearsight.training.signals import StopFlag
 
 
 def open_loop(source: str, settings: dict[str, object]) -> tuple[Session, Iterator[Batch]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from nearsight import cli
+from nearsight.cli import shell as cli
 
 # Tests work on tensors so small that threads only wait for each other, all the more in parallel workers.
 torch.set_num_threads(1)

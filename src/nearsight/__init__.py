@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import explain, models, parts
+    from . import explanation, models, parts
     from .checkpoints import convert, load_official
     from .checkpoints.save import save
     from .data import open_data
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .lattice import Grid
     from .models.fold import fold
     from .retrofit.localize import localize
-    from .train import load_recipe, run_training
-    from .trained import load
+    from .runs.predictor import load
+    from .training import load_recipe, run_training
 
 __version__ = "0.1.0"
 
@@ -29,7 +29,7 @@ __all__ = [
     "__version__",
     "convert",
     "create_model",
-    "explain",
+    "explanation",
     "fold",
     "list_models",
     "load",
@@ -51,15 +51,15 @@ _HOME = {
     "create_model": "factory",
     "fold": "models.fold",
     "list_models": "factory",
-    "load": "trained",
+    "load": "runs.predictor",
     "load_official": "checkpoints",
-    "load_recipe": "train",
+    "load_recipe": "training",
     "localize": "retrofit",
     "open_data": "data",
-    "run_training": "train",
+    "run_training": "training",
     "save": "checkpoints.save",
 }
-_SUBMODULES = ("explain", "models", "parts")
+_SUBMODULES = ("explanation", "models", "parts")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 """`python -m nearsight` is `nearsight`."""
 
-from .cli import main
+from .cli.shell import main
 
 main()

@@ -99,7 +99,7 @@ def _create_from_file(
     options: dict[str, Any],
 ) -> nn.Module:
     from .checkpoints import load_converted
-    from .checkpoints.native import read_description
+    from .checkpoints.format import read_description
 
     path = Path(path)
     held = read_description(path)["name"]

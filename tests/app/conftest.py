@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from nearsight.app.serve import page_server
-from nearsight.train.build import build
-from nearsight.train.recipe import ModelChoice
-from nearsight.trained import save_trained
+from nearsight.config.recipe import ModelChoice
+from nearsight.runs.predictor import save_trained
+from nearsight.tasks.build import build
 
 SOURCES = ["swin_nano", "iddwnet_nano", "lit_nano"]
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]

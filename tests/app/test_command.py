@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from nearsight.commands.app import app as command
+from nearsight.cli.app import app as command
 
 from .conftest import any_port
 

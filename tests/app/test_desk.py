@@ -12,15 +12,14 @@ import torch
 from matplotlib import colormaps
 from PIL import Image
 
-from nearsight.app.desk import Choice, Desk
-from nearsight.app.looking import Recent
-from nearsight.app.sources import offered
-from nearsight.app.tiles import METHODS, Wish, draw_tiles
-from nearsight.data.scenes.transforms import SceneInput
-from nearsight.dense import DenseModel, DenseSpec, LinearHead
-from nearsight.dense.saved import save_dense
-from nearsight.explain import attention, receptive_field
-from nearsight.explain.panels import VEIL, limits
+from nearsight.app.cache import Recent
+from nearsight.app.panels import METHODS, Wish, draw_tiles
+from nearsight.app.session import Choice, Desk, offered
+from nearsight.data.dense.transforms import SceneInput
+from nearsight.explanation import attention, receptive_field
+from nearsight.explanation.panels import VEIL, limits
+from nearsight.heads import DenseModel, DenseSpec, LinearHead
+from nearsight.heads.saved import save_dense
 from nearsight.models import MODELS
 
 ALL = tuple(name for name in METHODS if name != "Grad-CAM")

@@ -8,8 +8,8 @@ import timm
 import torch
 from torch import nn
 
-from nearsight.checkpoints.foreign import fit_stem, load_foreign, load_into, save_foreign
 from nearsight.checkpoints.safe import WeightFileError
+from nearsight.checkpoints.timm import fit_stem, load_foreign, load_into, save_foreign
 
 
 def write(model: nn.Module, path: Path, **options: object) -> Path:

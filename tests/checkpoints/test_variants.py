@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearsight import parts
 from nearsight.checkpoints import load_official, name_of, recognise
-from nearsight.checkpoints.released import Choices
+from nearsight.checkpoints.released.families import Choices
 from nearsight.models import Backbone
 from nearsight.models.pyramid import FeaturePyramid
 

@@ -6,9 +6,9 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional as TF
 
-from nearsight.data.augment import Augmentation, Input
+from nearsight.config.recipe import Augment
 from nearsight.data.loader import seed_draws
-from nearsight.train.recipe import Augment
+from nearsight.data.transforms import Augmentation, Input
 
 STILL = {"crop": "none", "flip": 0.0}
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from nearsight.data import open_data
 from nearsight.data.check import check_data
-from nearsight.data.findings import Imbalance, Spread
+from nearsight.data.issues import Imbalance, Spread
 
 
 def picture(seed, height=120, width=120):

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from nearsight.commands.data import data_app
+from nearsight.cli.data import data_app
 from nearsight.data.check_report import fix_list, render_report
-from nearsight.data.findings import CheckReport, Found, Unreadable
+from nearsight.data.issues import CheckReport, Found, Unreadable
 
 
 def noise(seed):

@@ -11,8 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from nearsight.data.arrays import Arrays
-from nearsight.data.augment import Augmentation, Input
+from nearsight.config.recipe import Augment
 from nearsight.data.loader import (
     Batches,
     Draw,
@@ -25,7 +24,8 @@ from nearsight.data.loader import (
     train_loader,
 )
 from nearsight.data.samples import BadImage
-from nearsight.train.recipe import Augment
+from nearsight.data.sources.npz import Arrays
+from nearsight.data.transforms import Augmentation, Input
 
 STRONG = Augment(crop="resized", flip=0.5, rand_augment="rand-m9-mstd0.5-inc1", erase=0.5)
 INPUT = Input((12, 16))
@@ -230,7 +230,7 @@ def test_a_program_ends_although_somebody_still_holds_its_batches() -> None:
     program = """
 import sys
 from nearsight.data import open_data
-from nearsight.data.augment import Input
+from nearsight.data.transforms import Input
 from nearsight.data.loader import eval_loader
 sys.held = iter(eval_loader(open_data("digits").test, Input((32, 32)), batch=4, workers=1))
 next(sys.held)

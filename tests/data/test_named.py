@@ -13,8 +13,9 @@ import pytest
 from scipy.io import savemat
 from torchvision.datasets import FashionMNIST, Flowers102
 
-from nearsight.data import named, open_data
+from nearsight.data import open_data
 from nearsight.data.open import NAMES
+from nearsight.data.sources import torchvision as named
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from nearsight.data.arrays import Arrays
 from nearsight.data.samples import Data, Subset
+from nearsight.data.sources.npz import Arrays
 from nearsight.data.split import complete_splits, describe_splits, limit_train, restore_splits
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearsight.bench.memory import peak_memory
+from nearsight.benchmarking.measure import peak_memory
 from nearsight.ops import bands, dynamic
 from nearsight.ops.dynamic import convolve_each
 from nearsight.ops.predicted import convolve_predicted

@@ -5,13 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timm.models.swin_transformer import get_relative_position_index
 
-from nearsight.ops.relative import (
-    log_spaced_offsets,
-    pairwise_bias,
-    relative_index,
-    resize_relative_table,
-    shift_mask,
-)
+from nearsight.ops.relative import log_spaced_offsets, pairwise_bias, relative_index, resize_relative_table, shift_mask
 
 side = st.integers(1, 5)
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nearsight.counting import count
-from nearsight.dense import CascadeMaskRcnn, DenseModel, DenseSpec, MaskRcnn, UperNet
+from nearsight.heads import CascadeMaskRcnn, DenseModel, DenseSpec, MaskRcnn, UperNet
 from nearsight.models import MODELS
+from nearsight.models.counting import count
 from nearsight.reproduce import judge, rows_of
 from nearsight.reproduce.dense import DenseRecipe, plan_dense, survey
 from nearsight.reproduce.published import Row

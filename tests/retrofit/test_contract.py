@@ -11,7 +11,7 @@ from timm.models import FeatureListNet
 from torch import Tensor, nn
 
 from nearsight import fold, localize
-from nearsight.deploy.program import Axes, capture
+from nearsight.deployment.program import Axes, capture
 from nearsight.matrix.examples import Example
 
 TRAINED = {"ffn": "localvit", "qkv": "life", "mixer": "depthwise"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nearsight.cli import app
+from nearsight.cli.shell import app
 from nearsight.matrix import cells
 from nearsight.matrix.cells import PARTS, Cell, measure_cells
 from nearsight.matrix.examples import Example

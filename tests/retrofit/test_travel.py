@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 
 import nearsight
 from nearsight import localize
-from nearsight.cli import app
-from nearsight.compare.entries import parse_entries
+from nearsight.cli.shell import app
+from nearsight.config.candidates import parse_entries
+from nearsight.config.recipe import ModelChoice, Optimizer
 from nearsight.matrix.examples import NARROW, Example
 from nearsight.parts import DepthWise, Life, LocalityFfn
 from nearsight.retrofit import Choice, localized_of
-from nearsight.train.build import build
-from nearsight.train.groups import parameter_groups
-from nearsight.train.recipe import ModelChoice, Optimizer
-from nearsight.trained import open_trained
+from nearsight.runs.predictor import open_trained
+from nearsight.tasks.build import build
+from nearsight.training.optim import parameter_groups
 
 
 def step(model: nn.Module, example: Example) -> nn.Module:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from nearsight.data.augment import Input
 from nearsight.data.loader import Batch
+from nearsight.data.transforms import Input
 from nearsight.tasks.classify import Classify, class_weights
-from nearsight.train import load_recipe
+from nearsight.training import load_recipe
 
 PLAIN = Input((2, 2), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2])

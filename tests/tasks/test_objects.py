@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nearsight.data import open_data
-from nearsight.tasks.objects import ObjectTally
+from nearsight.tasks.detection_metrics import ObjectTally
 
 
 def scene(boxes, labels, crowd=None, area=None):

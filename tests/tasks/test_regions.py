@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, confusion_matrix, jaccard_score
 
-from nearsight.tasks.regions import RegionTally
+from nearsight.tasks.segmentation_metrics import RegionTally
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ from typing import Any
 
 import gradio as gr
 
-from .desk import Choice, Desk
-from .markup import file_uri, notice
+from .panels import FIRST, METHODS, file_uri, notice
 from .samples import DRAWN, sample
-from .tiles import FIRST, METHODS
+from .session import Choice, Desk
 
 NOTHING = "none"
 OWN = "own size"

@@ -1,7 +1,7 @@
 """Weights: reading files safely, recognising the released checkpoints, and our own format."""
 
-from .native import convert, load_converted, name_of, save_model
-from .official import load_official, recognise
+from .format import convert, load_converted, name_of, save_model
+from .released.convert import load_official, recognise
 from .safe import WeightFileError, read_tensors
 
 __all__ = [

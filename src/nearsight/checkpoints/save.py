@@ -10,8 +10,8 @@ from torch import nn
 from ..models.backbone import Backbone, pair
 from ..models.pyramid import FeaturePyramid
 from ..retrofit import localized_of, rebuild_localized
-from .foreign import save_foreign
-from .native import save_model
+from .format import save_model
+from .timm import save_foreign
 
 
 def save(model: nn.Module, path: str | Path, **options: Any) -> Path:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .duplicates import Groups, same_bytes, same_picture
-from .findings import TINY, CheckReport, Copies, Finding, Found, Imbalance, OddSize, Spread, Unreadable
+from .issues import TINY, CheckReport, Copies, Finding, Found, Imbalance, OddSize, Spread, Unreadable
 from .samples import Data
 from .sizes import choose_size
 from .survey import Place, Survey, survey_images
@@ -41,7 +41,7 @@ def check_data(data: Data, workers: int | None = None) -> CheckReport:
     report.blank = [Found(*identify(data, survey.places[index])) for index in np.flatnonzero(survey.blank)]
     judge_sizes(report, data, survey)
     if data.task != "classify":
-        from .scenes.check import judge_scenes
+        from .dense.check import judge_scenes
 
         judge_scenes(report, data, survey)
     judge_classes(report)

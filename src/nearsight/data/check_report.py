@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from ..tables import percent
-from .findings import IMBALANCED, TINY, CheckReport, Copies, Spread, plural
+from ..console import percent
+from .issues import IMBALANCED, TINY, CheckReport, Copies, Spread, plural
 
 SHOWN = 10  # lines of a section
 MODES = {

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Sequence
 
-from .folders import walk
 from .image import is_image_name
 from .names import natural_key
+from .sources.folder import walk
 
 
 def find_images(given: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ import io
 import math
 import os
 import warnings
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from .samples import BadImage
+from .names import Names
+from .samples import BadImage, Split
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF")
 SUFFIXES = frozenset(
@@ -176,3 +178,31 @@ def to_eight_bits(image: Image.Image) -> Image.Image:
         low, high = 0.0, next((limit for limit in (1.0, 255.0, 65535.0) if high <= limit), high)
     scaled = (values - low) * (255.0 / (high - low)) if high > low else np.zeros_like(values)
     return Image.fromarray(np.rint(scaled).astype(np.uint8))
+
+
+class Files(Split):
+    """Image files below a folder.
+
+    Args:
+        root: The folder that the paths start from.
+        paths: Paths of the files, with forward slashes; absolute ones are taken as they are.
+        labels: Class numbers `[n]`.
+    """
+
+    def __init__(self, root: str, paths: Iterable[str], labels: NDArray[np.int64]):
+        self.root = root
+        self.paths = Names(paths)
+        self.labels = labels
+
+    def name(self, index: int) -> str:
+        return self.paths[index]
+
+    def path(self, index: int) -> str:
+        """Where an image lies."""
+        return os.path.join(self.root, self.paths[index])
+
+    def read(self, index: int, enough: int | None = None) -> Image.Image:
+        return decode(self.name(index), self.path(index), enough)
+
+    def content(self, index: int) -> bytes:
+        return read_file(self.name(index), self.path(index))

@@ -19,8 +19,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from .augment import Augmentation, Input
 from .samples import BadImage, Split
+from .transforms import Augmentation, Input
 
 MIX = 8  # runs of images (shards) that are read and shuffled together
 

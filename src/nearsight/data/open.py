@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from .places import is_pattern
 from .samples import Data
+from .sources.urls import is_pattern
 from .split import restore_splits
 
 NAMES = ("digits", "shapes", "cifar10", "cifar100", "flowers102", "oxford_pets", "fashion_mnist")
@@ -65,7 +65,7 @@ def refuse_one_class(text: str, data: Data) -> None:
         raise ValueError(f"{text} has no images.")
     hint = ""
     if data.kind == "folder":
-        from .folders import inner_folder
+        from .sources.folder import inner_folder
 
         inside = inner_folder(Path(data.source))
         hint = f"; did you mean {inside}?" if inside else ""
@@ -122,13 +122,13 @@ def open_annotated(text: str, task: str | None) -> Data | None:
     """The data if they are of objects or regions, else None."""
     bare, options = parse_options(text)
     if bare == "shapes":
-        from .scenes.find import open_made
+        from .dense.find import open_made
 
         return open_made(text, task, options)
     path = Path(bare).expanduser()
     if not (path.is_dir() or (path.is_file() and path.suffix.lower() in (".zip", ".json", ".yaml", ".yml"))):
         return None
-    from .scenes.find import open_scenes
+    from .dense.find import open_scenes
 
     return open_scenes(path, task, options)
 
@@ -136,17 +136,17 @@ def open_annotated(text: str, task: str | None) -> Data | None:
 def open_labelled(text: str) -> Data:
     """Data with a label for each image."""
     if text == "digits":
-        from .digits import open_digits
+        from .sources.npz import open_digits
 
         return open_digits()
     if text in NAMES:
-        from .named import open_named
+        from .sources.torchvision import open_named
 
         return open_named(text)
     bare, columns = parse_options(text)
     path = Path(bare).expanduser()
     if bare.startswith("hf:"):
-        from .hub import open_hub
+        from .sources.hub import open_hub
 
         return open_hub(bare.removeprefix("hf:"), columns)
     if path.is_dir():
@@ -154,11 +154,11 @@ def open_labelled(text: str) -> Data:
     if path.is_file():
         return open_single(path, columns)
     if is_pattern(text):
-        from .shards import open_shards
+        from .sources.shards import open_shards
 
         return open_shards(os.path.expanduser(text))
     if HUB_ID.fullmatch(bare) and not bare.startswith(".") and not os.path.exists(bare.split("/")[0]):
-        from .hub import open_hub
+        from .sources.hub import open_hub
 
         return open_hub(bare, columns)
     near = difflib.get_close_matches(re.sub(r"[-_ ]", "", bare.lower()), [name.replace("_", "") for name in NAMES], 1)
@@ -180,15 +180,15 @@ def parse_options(text: str) -> tuple[str, dict[str, str]]:
 
 def open_directory(path: Path, columns: Mapping[str, str]) -> Data:
     """A folder, which may hold class folders, shards or a Hugging Face data set."""
-    from .folders import has_class_folders, open_folder
-    from .hub import is_parquet_folder, is_saved, open_hub
+    from .sources.folder import has_class_folders, open_folder
+    from .sources.hub import is_parquet_folder, is_saved, open_hub
 
     if has_class_folders(path):  # whatever archive or table lies beside them
         return open_folder(path)
     if is_saved(path) or is_parquet_folder(path):
         return open_hub(str(path), columns)
     if any(any(path.glob(pattern)) for pattern in ("*.tar", "*/*.tar")):
-        from .shards import open_shards
+        from .sources.shards import open_shards
 
         return open_shards(str(path))
     return open_folder(path)
@@ -198,15 +198,15 @@ def open_single(path: Path, columns: Mapping[str, str]) -> Data:
     """A file, by its suffix."""
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        from .arrays import open_npz
+        from .sources.npz import open_npz
 
         return open_npz(path)
     if suffix in (".csv", ".tsv", ".parquet"):
-        from .tables import open_table
+        from .sources.table import open_table
 
         return open_table(path, columns)
     if suffix == ".tar":
-        from .shards import open_shards
+        from .sources.shards import open_shards
 
         return open_shards(str(path))
     raise ValueError(f"{path} is a {suffix or 'file without suffix'}; data may be {KINDS}.")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..tables import tracked
+from ..console import tracked
 from .duplicates import SIDE, make_thumbnail
 from .image import ORIENTATION, readable_formats
 from .samples import BadImage, Split

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..retrofit.choice import localized_of
 from ..retrofit.localize import localize
+from ..retrofit.options import localized_of
 from .examples import EXAMPLES, Example
 
 PARTS = (
@@ -205,7 +205,7 @@ def is_trainable(example: Example, slots: dict[str, Any]) -> bool:
 
 def is_same_in_onnx(model: nn.Module, size: tuple[int, int]) -> bool:
     """Whether the file for other runtimes gives the model's answers, for images of one size."""
-    from ..deploy.runtime import FATAL, need
+    from ..deployment.runtime import FATAL, need
 
     runtime = need("onnxruntime", "The matrix")
     quiet = runtime.SessionOptions()
@@ -226,8 +226,8 @@ def write_for_size(model: nn.Module, path: Path, size: tuple[int, int]) -> bool:
 
     `write_onnx` would first try for any size, which takes most of its time.
     """
-    from ..deploy.onnx import quietly, tidy, translate
-    from ..deploy.program import Axes, capture
+    from ..deployment.onnx import quietly, tidy, translate
+    from ..deployment.program import Axes, capture
 
     with quietly():
         for batch in (True, False):

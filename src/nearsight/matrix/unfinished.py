@@ -9,7 +9,7 @@ import timm
 import torch
 
 from .. import __version__
-from ..writing import write_whole
+from ..atomic import write_whole
 from .cells import Cell
 
 

@@ -1,6 +1,6 @@
 """The models of the five papers and their hosts, registered in timm."""
 
-from . import dwnet, hosts, life, lightvit, lit, localvit
+from ..models import dwnet, hosts, life, lightvit, lit, localvit
 from .backbone import Backbone
 from .registry import MODELS
 from .spec import BackboneSpec, Stage

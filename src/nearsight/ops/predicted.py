@@ -22,9 +22,9 @@ from .bands import (
     weigh_backward,
     without_padding,
 )
+from .flops import tally
 from .precision import wide, without_autocast
 from .sliding import gather_taps
-from .tally import tally
 
 
 def convolve_predicted(field: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor, kernel: int) -> Tensor:

@@ -25,8 +25,8 @@ from .bands import (
     weigh_backward,
     without_padding,
 )
+from .flops import tally
 from .precision import wide
-from .tally import tally
 
 __all__ = [
     "gather_taps",

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..counting import Cost, ProductCounter, visible_attention
-from ..dense import CascadeMaskRcnn, DenseModel, DenseSpec, Detr, LinearHead, MaskRcnn, Retina, SemanticFpn, UperNet
-from ..dense.detr import DetrModule
-from ..dense.head import DenseHead
-from ..dense.pyramid import TimmBackbone
-from ..dense.rcnn import RcnnModule
-from ..dense.retina import RetinaModule
-from ..dense.scene import Canvas
-from ..dense.segmenters import Segmenter, UperNetModule
+from ..heads import CascadeMaskRcnn, DenseModel, DenseSpec, Detr, LinearHead, MaskRcnn, Retina, SemanticFpn, UperNet
+from ..heads.base import DenseHead
+from ..heads.detr import DetrModule
+from ..heads.image_list import Canvas
+from ..heads.pyramid import TimmBackbone
+from ..heads.rcnn import RcnnModule
+from ..heads.retina import RetinaModule
+from ..heads.segmentation import Segmenter, UperNetModule
 from ..models import MODELS
+from ..models.counting import Cost, ProductCounter, visible_attention
 from ..models.options import apply_options
-from ..ops.tally import listen
+from ..ops.flops import listen
 from .conventions import ElementwiseCounter
 from .published import Row
 from .recipe import Measured, WithoutNumbers, short

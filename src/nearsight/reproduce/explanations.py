@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import conventions
+from ..reproduce import conventions
 from .dense import DenseRecipe, survey
 from .figures import Figure, agrees, between, truncates
 from .published import published_rows

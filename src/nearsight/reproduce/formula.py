@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ..counting import count_macs
+from ..models.counting import count_macs
 from ..models.spec import BackboneSpec, Layer
 from ..parts import BiGate, GatherBroadcast, Global, ResidualMerge
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..counting import count_macs
 from ..lattice import Grid
 from ..models import MODELS
+from ..models.counting import count_macs
 from ..models.lightvit import lightvit
 from ..parts import BiGate, ConcatMerge, DepthWise, Global, LinearQkv, LocalityFfn
 from ..parts.slots import Site

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ..counting import Cost, count
 from ..models import BackboneSpec
+from ..models.counting import Cost, count
 from ..models.registry import create_from_spec
 
 

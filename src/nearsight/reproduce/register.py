@@ -4,7 +4,7 @@ Numbers up to 25 come from reading the papers beside their released code; the la
 entry with `cause=False` says what was tried and stands for a figure within the bound of its test, no more.
 """
 
-from . import conventions
+from ..reproduce import conventions
 from .dense_register import DENSE_REGISTER
 from .explanations import (
     Cover,

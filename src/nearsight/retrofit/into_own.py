@@ -18,15 +18,14 @@ from ..parts.merge import ConcatMergeModule, ConvMergeModule, DeformableMergeMod
 from ..parts.qkv import LifeModule, LinearQkvModule
 from ..parts.slots import QkvModule, Site
 from ..parts.squeeze import SqueezedModule
-from .adopt import adopt
-from .beside import Beside, Gathering, Near, join_near, open_squeezing
 from .cells import CellMover, move_tokens
-from .choice import Choice
-from .exact import fill, merge_weight
 from .grids import GridKeeper, note_grid, watch
 from .hosts import NoPlace
 from .into_timm import Placed, fill_slot
-from .layers import LifeLinear, gated_linear, life_linear, local_linear
+from .layers import LifeLinear, adopt, gated_linear, life_linear, local_linear
+from .options import Choice
+from .parallel import Beside, Gathering, Near, join_near, open_squeezing
+from .replacement import fill, merge_weight
 
 
 def put_into_own(

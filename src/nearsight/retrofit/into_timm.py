@@ -9,12 +9,12 @@ from ..models.names import PARTS
 from ..models.options import SLOT_TYPES, choose
 from ..parts import BiGate, DeformableMerge, DepthWise, GatherBroadcast, Life, LinearQkv, LocalityFfn, Squeezed
 from ..parts.gates import SqueezeExcite
-from .beside import Beside, Gathering, Near, Squeezing, open_squeezing, put_near
 from .cells import CellMover, move_map, move_picture
-from .choice import Choice
-from .exact import exact_feed, exact_merge, exact_mixer, exact_qkv
 from .hosts import MergePlace, NoPlace, Place, find_merges, find_places
 from .layers import gated_linear, life_linear, local_linear
+from .options import Choice
+from .parallel import Beside, Gathering, Near, Squeezing, open_squeezing, put_near
+from .replacement import exact_feed, exact_merge, exact_mixer, exact_qkv
 
 Layers = dict[str, tuple[int, ...]]
 Placed = Mapping[str, Sequence[int]] | None

@@ -9,9 +9,9 @@ from torch import nn
 
 from ..models.backbone import Backbone
 from ..parts.slots import Ffn, Merge, Mixer, Qkv
-from .choice import Choice, Localized, localized_of, read_layers
 from .into_own import put_into_own
 from .into_timm import put_into_timm
+from .options import Choice, Localized, localized_of, read_layers
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from ..data.augment import Augmentation, Input
 from ..data.loader import Batch, Batches, TrainImages, eval_loader, seed_draws, train_loader
 from ..data.samples import Split
-from .task import Metric
+from ..data.transforms import Augmentation, Input
+from .base import Metric
 
 if TYPE_CHECKING:
-    from ..train.recipe import Recipe
+    from ..config.recipe import Recipe
 
 TOP = 5
 

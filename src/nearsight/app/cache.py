@@ -1,0 +1,228 @@
+"""Models looking at pictures: opened once, and each picture taken in once."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from threading import RLock
+from typing import Generic, TypeVar
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..data.transforms import Input
+from ..explanation import Capture, Layer, Maps, capture, dense_rollout, grad_cam, rollout
+from ..explanation.capture import evaluating
+from ..explanation.model import Opened, open_model
+from ..explanation.predicted import Predicted, predicted_classes
+from ..explanation.receptive_field import output_of
+from ..explanation.views import View as Part
+from ..explanation.views import view_of
+from ..prediction.values import Answer
+
+UNTRAINED = 64  # pixels: the side in which a model with random weights sees pictures, unless told otherwise
+LARGEST = 384
+SHOWN = 448  # pixels of the longer side of what is drawn
+ANSWERS = 5
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class Recent(Generic[Key, Value]):
+    """A few values that were used last."""
+
+    def __init__(self, most: int):
+        self.most = most
+        self.kept: OrderedDict[Key, Value] = OrderedDict()
+
+    def get(self, key: Key, make: Callable[[], Value]) -> Value:
+        """The value of a key, made if it is not there."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        self.kept.move_to_end(key)
+        while len(self.kept) > self.most:
+            self.kept.popitem(last=False)
+        return self.kept[key]
+
+
+@dataclass(eq=False)
+class View:
+    """A picture as one model saw it.
+
+    Attributes:
+        label: What the model is called here.
+        opened: The model.
+        picture: The whole picture.
+        side: Shorter side in pixels in which it is shown the whole picture; None: as in evaluation.
+    """
+
+    label: str
+    opened: Opened
+    picture: Image.Image = field(repr=False)
+    side: int | None = None
+    graphs: Recent[str, tuple[Tensor, Tensor]] = field(default_factory=lambda: Recent(2), repr=False)
+
+    @cached_property
+    def part(self) -> Part:
+        """What the model is shown, and where that lies in the picture."""
+        input = self.opened.input
+        if self.side is None and not self.opened.learned and isinstance(input, Input) and max(input.size) < UNTRAINED:
+            input = replace(input, size=(UNTRAINED, UNTRAINED))
+        return view_of(self.picture, input, self.side)
+
+    @cached_property
+    def images(self) -> Tensor:
+        """What the model is given `[1, 3, H, W]`."""
+        return self.part.normalised(self.opened.input)
+
+    @cached_property
+    def seen(self) -> Capture:
+        """The model's work on the picture."""
+        try:
+            return capture(self.opened.model, self.images)
+        except ValueError:
+            raise
+        except Exception as error:  # whatever a foreign model says to a size that it was not made for
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            height, width = self.part.size
+            raise ValueError(f"{self.opened.name} does not take {width}×{height} pixels: {first}") from None
+
+    @cached_property
+    def shown(self) -> Image.Image:
+        """What the model sees, large enough to look at."""
+        height, width = self.part.size
+        scale = SHOWN / max(height, width)
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        return self.part.picture.resize(size, Image.Resampling.BICUBIC)
+
+    @cached_property
+    def predicted(self) -> Predicted:
+        """The classes that a segmenter or detector found, and where."""
+        return predicted_classes(self.seen.output, 0, self.part.size, sure=self.opened.threshold)
+
+    @cached_property
+    def answers(self) -> tuple[Answer, ...]:
+        """The likeliest classes; of a segmenter or detector those that it found."""
+        if self.opened.task != "classify":
+            pairs = zip(self.predicted.numbers[:ANSWERS], self.predicted.sureness, strict=False)
+            return tuple(Answer(self.opened.class_name(number), share) for number, share in pairs)
+        output = self.seen.output
+        if not isinstance(output, Tensor) or output.ndim != 2:
+            raise ValueError(f"{self.opened.name} gives no number for each class, so it has no answer to show.")
+        shares = output[0].double().softmax(dim=-1)
+        best = shares.topk(min(ANSWERS, len(shares)))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return tuple(Answer(self.opened.class_name(number), share) for number, share in pairs)
+
+    @cached_property
+    def dense(self) -> Maps:
+        """What each class that was found looks at, beyond what all do."""
+        if not self.predicted.numbers:
+            raise ValueError(f"{self.opened.name} finds nothing in this picture, so there is no map of a class.")
+        names = [self.opened.class_name(number) for number in self.predicted.numbers]
+        return dense_rollout(self.seen, masks=self.predicted.masks[None], names=names).classes
+
+    @cached_property
+    def rolled(self) -> Maps:
+        """What reaches the answer through all layers."""
+        return rollout(self.seen)
+
+    @cached_property
+    def cam(self) -> Maps:
+        """Which places speak for the answer."""
+        return grad_cam(self.opened.model, self.images)
+
+    def to_model(self, place: tuple[float, float]) -> tuple[float, float]:
+        """From a place in the picture, as shares of its width and height, to the nearest pixel (x, y) that was seen."""
+        left, top, right, bottom = self.part.box
+        height, width = self.part.size
+        x = (place[0] * self.picture.width - left) / (right - left) * width
+        y = (place[1] * self.picture.height - top) / (bottom - top) * height
+        return min(max(x, 0.0), width - 1e-3), min(max(y, 0.0), height - 1e-3)
+
+    def from_shown(self, x: float, y: float) -> tuple[float, float]:
+        """From a pixel of `shown` to a place in the picture, as shares of its width and height."""
+        left, top, right, bottom = self.part.box
+        at_x = left + x / self.shown.width * (right - left)
+        at_y = top + y / self.shown.height * (bottom - top)
+        return at_x / self.picture.width, at_y / self.picture.height
+
+    def dependence(self, layer: Layer, token: int) -> Tensor:
+        """How strongly a token behind a layer depends on each pixel: shares `[H, W]`.
+
+        As `receptive_field`, but the way from pixels to the layer is recorded once and walked back for each token.
+        """
+
+        def record() -> tuple[Tensor, Tensor]:
+            given = self.images.clone().requires_grad_()
+            with torch.enable_grad(), evaluating(self.opened.model):
+                return given, output_of(self.opened.model, layer.module, given)
+
+        given, tokens = self.graphs.get(layer.name, record)
+        (gradient,) = torch.autograd.grad(tokens[:, token].sum(), given, retain_graph=True)
+        strength = gradient[0].abs().sum(dim=0)
+        return strength / strength.sum().clamp(min=1e-30)
+
+    def layers(self) -> list[Layer]:
+        """The layers that mix positions."""
+        return [layer for layer in self.seen.layers if layer.recompute is not None]
+
+    def layer(self, wanted: str | None) -> Layer:
+        """A layer by its name; the middle one of those that mix positions if there is none of that name."""
+        mixing = self.layers()
+        if not mixing:
+            raise ValueError(f"No layer of {self.opened.name} mixes positions, so there is nothing to show.")
+        return next((layer for layer in mixing if layer.name == wanted), mixing[len(mixing) // 2])
+
+
+class Looking:
+    """The models that can be chosen, and what they saw last.
+
+    Args:
+        sources: Runs, weight files and names of models, first those to offer first.
+
+    Example:
+        >>> from .samples import sample
+        >>> looking = Looking(["deit_nano"])
+        >>> view = looking.view("deit_nano", sample("Cat"), "cat", None)
+        >>> view.part.size, view.layer(None).grid
+        ((64, 64), Grid(height=16, width=16, aux=1))
+    """
+
+    def __init__(self, sources: list[str]):
+        self.sources = sources
+        self.lock = RLock()  # looking hangs hooks into models: one at a time
+        self.opened: Recent[str, Opened] = Recent(6)
+        self.views: Recent[tuple[str, str, int | None], View] = Recent(12)
+
+    def open(self, source: str) -> Opened:
+        """A model; one with new weights always gets the same ones."""
+        if source not in self.sources:
+            raise ValueError(f"The model {source!r} is not offered here; choose one of the list.")
+        return self.opened.get(source, lambda: open_model(source))
+
+    def view(self, source: str, picture: Image.Image, key: str, side: int | None) -> View:
+        """A picture as a model sees it.
+
+        Args:
+            source: The model.
+            picture: In mode RGB.
+            key: Tells this picture from others.
+            side: Shorter side in pixels of what it sees; None: as in evaluation, or `UNTRAINED` with random weights.
+        """
+        if side is not None and not 16 <= side <= LARGEST:
+            raise ValueError(f"A side of {side} pixels is not offered; choose 16 to {LARGEST}.")
+        opened = self.open(source)
+        return self.views.get((source, key, side), lambda: View(label_of(source, opened), opened, picture, side))
+
+
+def label_of(source: str, opened: Opened) -> str:
+    """What to call a model: its name, and of a run the name of its folder too, since runs may have the same model."""
+    path = Path(source)
+    if not path.exists():
+        return opened.name
+    folder = path if path.is_dir() else path.parent
+    return f"{folder.resolve().name} ({opened.name})"

@@ -1,0 +1,383 @@
+"""Small pictures of what a model does at one place: fast to draw, so that a click is answered at once."""
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageColor, ImageDraw
+
+from ..explanation import attention, global_tokens, kernels, sampling_points
+from ..explanation.attention import middle
+from ..explanation.attention_matrix import GatherMixing, TapMixing
+from ..explanation.capture import Layer
+from ..explanation.maps import Maps
+from ..explanation.panels import MARK, SHARES, SIGNED, VEIL, limits, number
+from ..plots.style import COLOURS, abbreviate
+from ..prediction.values import Answer
+from .cache import View
+
+Pixels = NDArray[np.uint8]
+SMOOTH = 4  # drawn so much larger, for smooth rings
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be shown.
+
+    Attributes:
+        place: Of the click, as shares of the picture's width and height; None before one.
+        layer: Name of a layer, `stage.block`; None: one in the middle.
+        head: Number of an attention head; None: the mean of all.
+        methods: Which tiles.
+    """
+
+    place: tuple[float, float] | None = None
+    layer: str | None = None
+    head: int | None = None
+    methods: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A small picture.
+
+    Attributes:
+        title: What it is.
+        about: In one line, what is to be seen.
+        picture: Its pixels.
+        low: What the darkest colour stands for; empty if there is no scale.
+        high: And the lightest.
+        colours: Name of the scale.
+    """
+
+    title: str
+    about: str
+    picture: Image.Image
+    low: str = ""
+    high: str = ""
+    colours: str = ""
+
+
+def attention_tile(view: View, wish: Wish) -> Tile:
+    """What the token at the place listens to."""
+    layer = view.layer(wish.layer)
+    found = attention(view.seen, layer=layer.name, at=place_of(view, wish))
+    heads = found.weights.shape[1]
+    head = wish.head if wish.head is not None and wish.head < heads else None
+    which = "mean of heads" if head is None else f"head {head + 1}"
+    about = f"what the marked place listens to in layer {layer.name}, {which}"
+    if found.signed:
+        about = f"weights around the marked place in layer {layer.name}"
+    return map_tile("Mixing weights" if found.signed else "Attention", about, found.maps(head), view)
+
+
+def rollout_tile(view: View, wish: Wish) -> Tile:
+    """What reaches the answer through all layers."""
+    return map_tile("Roll-out", "what reaches the answer through all layers, wherever you click", view.rolled, view)
+
+
+def field_tile(view: View, wish: Wish) -> Tile:
+    """Which pixels the place depends on."""
+    layer = view.layer(wish.layer)
+    token = layer.token_at(*place_of(view, wish))
+    values = view.dependence(layer, token).numpy()[None, None]
+    marks = (middle(layer, token),)
+    maps = Maps("receptive-field", values, ("",), (1, 1), view.seen.image_size, "share of the dependence", marks=marks)
+    about = f"pixels that the marked place depends on behind layer {layer.name}"
+    return map_tile("Receptive field", about, maps, view, root=True)
+
+
+def kernel_tile(view: View, wish: Wish) -> Tile:
+    """The kernels at the place."""
+    layer = view.layer(wish.layer)
+    found = kernels(view.seen, layer=layer.name, at=place_of(view, wish))
+    weights = found.weights[0, :, 0]
+    count = min(16, len(weights))
+    chosen = weights[np.linspace(0, len(weights) - 1, count).round().astype(int)]
+    kind = {
+        "static": "the same everywhere, learned",
+        "per place": "learned for this place",
+        "per image": "predicted for this picture",
+        "predicted": "predicted at the marked place",
+        "attention": "attention in the sliding window",
+    }[found.kind]
+    low, high = limits(chosen, signed=True)
+    about = f"{count} of {len(weights)} kernels of layer {layer.name}: {kind}"
+    return Tile("Kernels", about, mosaic(chosen, low, high), number(low), number(high), SIGNED)
+
+
+def sampling_tile(view: View, wish: Wish) -> Tile:
+    """Where the place's last token was sampled."""
+    found = sampling_points(view.seen, at=place_of(view, wish))
+    picture = faded(view)
+    scale = picture.width / found.image_size[1]
+    draw = ImageDraw.Draw(picture)
+    draw.rectangle([float(side) * scale for side in found.squares[0]], outline="#17b978", width=3)
+    for (x, y), inside in zip(found.points[0, 0] * scale, found.inside[0, 0], strict=True):
+        if inside:
+            draw.ellipse((x - 3, y - 3, x + 3, y + 3), fill="#e4002b", outline="white")
+    about = f"the {found.points.shape[2]} places that the framed token was made from"
+    return Tile("Sampling points", about, picture)
+
+
+def global_tile(view: View, wish: Wish) -> Tile:
+    """What LightViT's global tokens gather."""
+    layer = view.layer(wish.layer)
+    maps = global_tokens(view.seen, layer=layer.name).aggregate
+    maps_shown = maps.values[0, :4]
+    high = float(maps_shown.max())
+    sheets = [overlay(faded(view), cells(maps, view, number), 0.0, high, SHARES) for number in range(len(maps_shown))]
+    about = f"what {len(sheets)} of {len(maps.titles)} global tokens gather in layer {layer.name}"
+    return Tile("Global tokens", about, sheet_of(sheets), "0", number(high), SHARES)
+
+
+def cam_tile(view: View, wish: Wish) -> Tile:
+    """Which places speak for the answer."""
+    return map_tile("Grad-CAM", f"what speaks for {view.answers[0].name!r} in the last layer", view.cam, view)
+
+
+def prediction_tile(view: View, wish: Wish) -> Tile:
+    """What a segmenter or detector found."""
+    found = view.predicted
+    picture = faded(view)
+    colours = np.array([ImageColor.getrgb(colour) for colour in COLOURS], dtype=np.float32)
+    if found.regions is not None:
+        rows = np.arange(picture.height) * found.regions.shape[0] // picture.height
+        columns = np.arange(picture.width) * found.regions.shape[1] // picture.width
+        painted = colours[found.regions[rows[:, None], columns] % len(colours)]
+        mixed = VEIL * painted + (1 - VEIL) * np.asarray(picture, dtype=np.float32)
+        picture = Image.fromarray(mixed.astype(np.uint8))
+    draw = ImageDraw.Draw(picture)
+    scale = picture.width / view.part.size[1]
+    for sides, kind in found.boxes:
+        draw.rectangle([side * scale for side in sides], outline=COLOURS[kind % len(COLOURS)], width=3)
+    names = ", ".join(view.opened.class_name(kind) for kind in found.numbers[:4])
+    return Tile("Prediction", f"found: {names or 'nothing'}", picture)
+
+
+def dense_tile(view: View, wish: Wish) -> Tile:
+    """What each class that was found looks at."""
+    maps = view.dense
+    low, high = limits(maps.values[0, :4], signed=True)
+    sheets = [
+        overlay(faded(view), cells(maps, view, place), low, high, SIGNED) for place in range(min(4, len(maps.titles)))
+    ]
+    about = f"what {', '.join(maps.titles[: len(sheets)])} look at beyond what all do"
+    return Tile("Dense roll-out", about, sheet_of(sheets), number(low), number(high), SIGNED)
+
+
+METHODS: dict[str, Callable[[View, Wish], Tile]] = {
+    "Prediction": prediction_tile,
+    "Attention": attention_tile,
+    "Kernels": kernel_tile,
+    "Sampling points": sampling_tile,
+    "Global tokens": global_tile,
+    "Receptive field": field_tile,
+    "Roll-out": rollout_tile,
+    "Dense roll-out": dense_tile,
+    "Grad-CAM": cam_tile,
+}
+FIRST = tuple(name for name in METHODS if name != "Grad-CAM")
+
+
+def applies(method: str, view: View, layer: Layer) -> bool:
+    """Whether a method has something to show for a model: not each has kernels, deformable merges or global tokens."""
+    match method:
+        case "Prediction" | "Dense roll-out":
+            return view.opened.task != "classify" and (method == "Prediction" or bool(view.predicted.numbers))
+        case "Roll-out" | "Grad-CAM":
+            return view.opened.task == "classify"
+        case "Kernels":
+            return isinstance(layer.mixing, TapMixing)
+        case "Sampling points":
+            return any(passage.offsets is not None for passage in view.seen.passages)
+        case "Global tokens":
+            return isinstance(layer.mixing, GatherMixing)
+    return True
+
+
+def draw_tiles(view: View, wish: Wish) -> list[Tile]:
+    """The tiles that are wished for and make sense for this model."""
+    layer = view.layer(wish.layer)
+    return [METHODS[name](view, wish) for name in METHODS if name in wish.methods and applies(name, view, layer)]
+
+
+def place_of(view: View, wish: Wish) -> tuple[float, float]:
+    """The pixel of what the model sees at the place of a click; the middle before one."""
+    return view.to_model(wish.place or (0.5, 0.5))
+
+
+def map_tile(title: str, about: str, maps: Maps, view: View, root: bool = False) -> Tile:
+    """A map over the picture, the place ringed."""
+    values = cells(maps, view)
+    low, high = limits(values, maps.signed)
+    shown = np.sqrt(values / high) * high if root else values
+    picture = overlay(faded(view), shown, low, high, SIGNED if maps.signed else SHARES)
+    for mark in maps.marks:
+        ring(picture, mark[0] * picture.width / maps.image_size[1], mark[1] * picture.height / maps.image_size[0])
+    about = f"{about} (colours by the root)" if root else about
+    start = 0.0 if 0 < low < high / 1000 else low
+    return Tile(title, about, picture, number(start), number(high), SIGNED if maps.signed else SHARES)
+
+
+def cells(maps: Maps, view: View, index: int = 0) -> NDArray[np.floating]:
+    """A map at the size of the shown picture; cells stay cells."""
+    pixels = maps.in_pixels()[0, index]
+    rows = np.arange(view.shown.height) * pixels.shape[0] // view.shown.height
+    columns = np.arange(view.shown.width) * pixels.shape[1] // view.shown.width
+    return pixels[rows[:, None], columns]
+
+
+def faded(view: View) -> Image.Image:
+    """The picture in pale grey."""
+    grey = np.asarray(view.shown.convert("L"), dtype=np.float32)
+    return Image.fromarray(((grey + 40) * (255 / 335)).astype(np.uint8)).convert("RGB")
+
+
+@cache
+def colour_table(name: str) -> Pixels:
+    """256 colours of a scale."""
+    from matplotlib import colormaps
+
+    return (colormaps[name](np.linspace(0, 1, 256))[:, :3] * 255).astype(np.uint8)
+
+
+def coloured(values: NDArray[np.floating], low: float, high: float, colours: str) -> Pixels:
+    """Numbers as colours `[..., 3]`."""
+    share = np.clip((np.nan_to_num(values) - low) / (high - low), 0, 1)
+    return colour_table(colours)[(share * 255).round().astype(np.uint8)]
+
+
+def overlay(ground: Image.Image, values: NDArray[np.floating], low: float, high: float, colours: str) -> Image.Image:
+    """A map over a picture; where there is no number the picture stays."""
+    below = np.asarray(ground, dtype=np.float32)
+    veil = np.where(np.isnan(values), 0.0, VEIL)[..., None]
+    mixed = (1 - veil) * below + veil * coloured(values, low, high, colours)
+    return Image.fromarray(mixed.astype(np.uint8))
+
+
+def mosaic(kernels: NDArray[np.floating], low: float, high: float) -> Image.Image:
+    """Kernels `[n, side, side]` beside each other."""
+    across = 4 if len(kernels) > 4 else 2
+    cell = 448 // across - 8
+    page = Image.new("RGB", (across * (cell + 8) - 8, -(-len(kernels) // across) * (cell + 8) - 8), "white")
+    for place, kernel in enumerate(kernels):
+        one = Image.fromarray(coloured(kernel, low, high, SIGNED)).resize((cell, cell), Image.Resampling.NEAREST)
+        page.paste(one, (place % across * (cell + 8), place // across * (cell + 8)))
+    return page
+
+
+def sheet_of(pictures: list[Image.Image]) -> Image.Image:
+    """One picture, or up to four beside each other in the size of one."""
+    if len(pictures) == 1:
+        return pictures[0]
+    gap, (width, height) = 6, (side // 2 for side in pictures[0].size)
+    page = Image.new("RGB", (2 * width + gap, -(-len(pictures) // 2) * (height + gap) - gap), "white")
+    for place, picture in enumerate(pictures):
+        page.paste(picture.resize((width, height)), (place % 2 * (width + gap), place // 2 * (height + gap)))
+    return page
+
+
+def ring(picture: Image.Image, x: float, y: float) -> None:
+    """A ring around a place, seen on every colour."""
+    radius = 11
+    side = 2 * (radius + 4)
+    layer = Image.new("RGBA", (side * SMOOTH, side * SMOOTH))
+    draw = ImageDraw.Draw(layer)
+    middle = side * SMOOTH / 2
+    for colour, width in (("black", 6), (MARK, 3)):
+        outer = (radius + width / 2) * SMOOTH
+        box = (middle - outer, middle - outer, middle + outer, middle + outer)
+        draw.ellipse(box, outline=colour, width=width * SMOOTH)
+    small = layer.resize((side, side), Image.Resampling.LANCZOS)
+    picture.paste(small, (round(x - side / 2), round(y - side / 2)), small)
+
+
+LOSSLESS = 40_000  # pixels up to which a picture is sent without loss
+
+
+def model_block(view: View, tiles: Sequence[Tile]) -> str:
+    """A model: its name, its answers and its tiles."""
+    height, width = view.part.size
+    kind, weights = ("trained", "trained") if view.opened.learned else ("random", "random weights")
+    head = (
+        f'<header><h3>{escape(view.label)}</h3><span class="ns-tag ns-{kind}">{weights}</span>'
+        f'<span class="ns-size">sees {width}×{height} pixels</span></header>'
+    )
+    note = ""
+    if not view.opened.learned:
+        note = (
+            '<p class="ns-note">The weights are random: this model was not trained, and neither its answers nor its '
+            "maps mean anything yet. Train it (<code>nearsight train</code>) and open the run: "
+            "<code>nearsight app RUN</code>.</p>"
+        )
+    shown = "".join(tile_block(tile, view.label) for tile in tiles)
+    faint = "" if view.opened.learned else " ns-faint"
+    return (
+        f'<section class="ns-model">{head}<div class="ns-said"><div class="ns-answers{faint}">'
+        f'{answer_bars(view.answers)}</div>{note}</div><div class="ns-tiles">{shown}</div></section>'
+    )
+
+
+def answer_bars(answers: Sequence[Answer]) -> str:
+    """The likeliest classes with bars."""
+    rows = []
+    for answer in answers:
+        share = 100 * answer.probability
+        name = answer.name
+        rows.append(
+            f'<div class="ns-bar"><span class="ns-name" title="{escape(name)}">{escape(abbreviate(name, 32))}</span>'
+            f'<span class="ns-track"><i style="width:{share:.1f}%"></i></span><b>{share:.1f} %</b></div>'
+        )
+    return "".join(rows)
+
+
+def tile_block(tile: Tile, model: str) -> str:
+    """One tile with its title, and its scale below."""
+    alt = escape(f"{tile.title} of {model}: {tile.about}")
+    scale = ""
+    if tile.colours:
+        table = colour_table(tile.colours)
+        stops = ",".join("rgb({},{},{})".format(*table[place]) for place in range(0, 256, 17))
+        scale = (
+            f'<div class="ns-scale"><span>{escape(tile.low)}</span>'
+            f'<i style="background:linear-gradient(90deg,{stops})"></i><span>{escape(tile.high)}</span></div>'
+        )
+    return (
+        f'<figure class="ns-tile"><figcaption><b>{escape(tile.title)}</b><span>{escape(tile.about)}</span></figcaption>'
+        f'<img src="{picture_uri(tile.picture)}" alt="{alt}">{scale}</figure>'
+    )
+
+
+def problem_block(name: str, sentence: str) -> str:
+    """A model that has nothing to show, and why."""
+    head = f"<header><h3>{escape(name)}</h3></header>"
+    return f'<section class="ns-model">{head}<p class="ns-problem" role="alert">{escape(sentence)}</p></section>'
+
+
+def notice(sentence: str, bad: bool = False) -> str:
+    """A sentence to whoever looks at the page; nothing for an empty one."""
+    if not sentence:
+        return ""
+    kind = "ns-problem" if bad else "ns-hint"
+    return f'<p class="{kind}" role="{"alert" if bad else "status"}">{escape(sentence)}</p>'
+
+
+def picture_uri(picture: Image.Image, kind: str = "webp") -> str:
+    """A picture as text that an `img` takes."""
+    stream = io.BytesIO()
+    if kind == "webp":
+        picture.save(stream, "WEBP", quality=88, method=1, lossless=picture.width * picture.height <= LOSSLESS)
+    else:
+        picture.save(stream, "PNG")
+    return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
+def file_uri(content: bytes) -> str:
+    """The bytes of a PNG file as a link."""
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"

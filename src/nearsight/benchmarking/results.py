@@ -1,0 +1,294 @@
+"""What a run of the benchmark found out, and what follows from it."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import t as student
+
+from .. import __version__
+from ..runs.run import environment
+from ..timing import Spread, median_interval, ratio_interval
+from .models import Subject
+from .runtimes import RUNTIMES
+
+RESTLESS = 1.5  # the slowest round of the same product by the fastest, from which on people are warned
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How to measure.
+
+    Attributes:
+        batches: Images at a time.
+        runtimes: Some of `RUNTIMES`.
+        rounds: Each measures everything once.
+        threads: Of the CPU.
+        device: Where.
+        memory: Whether to measure memory too.
+    """
+
+    batches: tuple[int, ...] = (1, 8, 32)
+    runtimes: tuple[str, ...] = RUNTIMES
+    rounds: int = 10
+    threads: int = field(default_factory=torch.get_num_threads)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    memory: bool = True
+
+
+@dataclass(frozen=True)
+class Key:
+    """What was measured: a model by label, the size of its images, a runtime, and a batch size."""
+
+    label: str
+    size: tuple[int, int]
+    runtime: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What could not be measured, and why; batch 0 stands for all."""
+
+    label: str
+    size: tuple[int, int]
+    runtime: str
+    batch: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What was measured.
+
+    Attributes:
+        subjects: The models, in their order.
+        setting: How.
+        seconds: Of one call, in each round.
+        memory: Bytes of one call.
+        making: Seconds that it took to fold, compile or write each model.
+        missing: What could not be measured.
+        peak: Seconds of the product of two square matrices, in each round.
+        side: Of these matrices.
+        reference: Label of the model that the others are divided by.
+        interrupted: Number of the signal that ended it early; 0 for none.
+    """
+
+    subjects: tuple[Subject, ...]
+    setting: Setting
+    seconds: dict[Key, list[float]]
+    memory: dict[Key, int]
+    making: dict[Key, float]
+    missing: tuple[Missing, ...]
+    peak: list[float]
+    side: int
+    reference: str
+    interrupted: int = 0
+
+    @cached_property
+    def macs(self) -> dict[tuple[str, tuple[int, int]], int]:
+        """Multiply-adds of one image, by label and size."""
+        return {(subject.label, subject.size): subject.macs for subject in self.subjects}
+
+    def milliseconds(self, key: Key) -> Spread:
+        """Of one call."""
+        return median_interval([1e3 * value for value in self.seconds[key]])
+
+    def images_per_second(self, key: Key) -> Spread:
+        """Images in a second."""
+        return median_interval([key.batch / value for value in self.seconds[key]])
+
+    def fraction(self, key: Key) -> Spread:
+        """Share of the peak: multiply-adds in a second by those of the matrix product in the same round."""
+        ours, theirs = self.macs[key.label, key.size] * key.batch, self.side**3
+        return ratio_interval([ours / value for value in self.seconds[key]], [theirs / value for value in self.peak])
+
+    def ratio(self, key: Key, other: Key | None = None) -> Spread | None:
+        """Time by that of another measurement in the same round; by the reference's where none is given.
+
+        The reference's is that in its first runtime, with the same batch size; None where that is missing.
+        """
+        other = other or self.reference_of(key)
+        return ratio_interval(self.seconds[key], self.seconds[other]) if other else None
+
+    def reference_of(self, key: Key) -> Key | None:
+        """The measurement that this one is divided by."""
+        found = (other for other in self.seconds if other.label == self.reference and other.batch == key.batch)
+        return min(found, key=lambda other: self.setting.runtimes.index(other.runtime), default=None)
+
+    @property
+    def peak_flops(self) -> Spread:
+        """Floating-point operations in a second of the matrix product."""
+        return median_interval([2 * self.side**3 / value for value in self.peak])
+
+    @property
+    def restless(self) -> str | None:
+        """A sentence for a machine that did other things meanwhile; None for a quiet one."""
+        return warn_if_restless(self.peak, self.side)
+
+
+def warn_if_restless(seconds: Sequence[float], side: int) -> str | None:
+    """A sentence where the same matrix product did not always take the same time.
+
+    Example:
+        >>> warn_if_restless([0.1, 0.2, 0.1], 1000)
+        'The machine was not quiet: the same matrix product ran at 10 to 20 GFLOP/s; close other programs, or take
+        more rounds.'
+    """
+    ordered = sorted(seconds)
+    low, high = ordered[0], ordered[-1]
+    if high < RESTLESS * low:
+        return None
+    slow, fast = (2 * side**3 / value / 1e9 for value in (high, low))
+    return (
+        f"The machine was not quiet: the same matrix product ran at {slow:.0f} to {fast:.0f} GFLOP/s; close other "
+        "programs, or take more rounds."
+    )
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A model in a runtime, over image sizes.
+
+    Attributes:
+        label: Of the model.
+        runtime: In which it ran.
+        keys: Measurements, from the smallest image to the largest.
+        latency: Exponent of the time in the number of pixels; None for a single size.
+        memory: Exponent of the memory; None where it was not measured.
+    """
+
+    label: str
+    runtime: str
+    keys: tuple[Key, ...]
+    latency: Spread | None
+    memory: Spread | None
+
+
+def growths(found: Bench) -> list[Growth]:
+    """The growth of each model in each runtime, at the first batch size."""
+    batch = found.setting.batches[0]
+    pairs = dict.fromkeys((key.label, key.runtime) for key in found.seconds)
+    grown = []
+    for label, runtime in pairs:
+        keys = [key for key in found.seconds if (key.label, key.runtime, key.batch) == (label, runtime, batch)]
+        keys.sort(key=lambda key: math.prod(key.size))
+        pixels = [math.prod(key.size) for key in keys]
+        latency = fit_exponent(pixels, [found.milliseconds(key).median for key in keys])
+        told = all(found.memory.get(key) for key in keys)
+        memory = fit_exponent(pixels, [found.memory[key] for key in keys]) if told else None
+        grown.append(Growth(label, runtime, tuple(keys), latency, memory))
+    return grown
+
+
+def fit_exponent(pixels: Sequence[float], costs: Sequence[float]) -> Spread | None:
+    """The power of the pixels that the costs grow with: least squares between logarithms.
+
+    The 95 % interval is that of the slope (Student's t); two sizes leave nothing to judge it by, and one no slope.
+
+    Example:
+        >>> fit_exponent([1, 10, 100], [5, 50, 500])
+        Spread(median=1.0, low=1.0, high=1.0)
+    """
+    if len(pixels) < 2:
+        return None
+    x, y = np.log(np.asarray(pixels, dtype=float)), np.log(np.asarray(costs, dtype=float))
+    around = x - x.mean()
+    slope = float(around @ y / (around @ around))
+    freedom = len(x) - 2
+    if freedom == 0:
+        return Spread(slope, -math.inf, math.inf)
+    rest = y - y.mean() - slope * around
+    reach = float(student.ppf(0.975, freedom) * math.sqrt(rest @ rest / freedom / (around @ around)))
+    return Spread(*(round(value, 9) for value in (slope, slope - reach, slope + reach)))
+
+
+def to_json(found: Bench, *, scaling: bool = False) -> bytes:
+    """The bytes of the file."""
+    record = {
+        "nearsight": __version__,
+        "machine": describe_machine(found),
+        "setting": describe_setting(found),
+        "peak": {
+            "matrix_side": found.side,
+            "flops_per_second": plain(found.peak_flops),
+            "seconds": found.peak,
+            "warning": found.restless,
+        },
+        "models": [
+            {
+                "label": subject.label,
+                "name": subject.name,
+                "size": subject.size,
+                "parameters": subject.parameters,
+                "macs": subject.macs,
+            }
+            for subject in found.subjects
+        ],
+        "measurements": [describe(found, key) for key in found.seconds],
+        "missing": [asdict(missing) for missing in found.missing],
+    }
+    if scaling:
+        record["scaling"] = [
+            {
+                "model": growth.label,
+                "runtime": growth.runtime,
+                "exponent": plain(growth.latency),
+                "memory_exponent": plain(growth.memory),
+            }
+            for growth in growths(found)
+        ]
+    return (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def describe_machine(found: Bench) -> dict[str, Any]:
+    """Where and with what it was measured."""
+    about = environment()
+    versions = about["versions"]
+    for package in ("onnxruntime",):
+        try:
+            versions[package] = __import__(package).__version__
+        except ImportError:
+            versions[package] = None
+    return {**about, "threads": found.setting.threads}
+
+
+def describe_setting(found: Bench) -> dict[str, Any]:
+    """How it was measured."""
+    return {
+        **asdict(found.setting),
+        "device": str(found.setting.device),
+        "rounds_measured": len(found.peak),
+        "interrupted": bool(found.interrupted),
+        "reference": found.reference,
+    }
+
+
+def describe(found: Bench, key: Key) -> dict[str, Any]:
+    """One measurement."""
+    ratio = found.ratio(key)
+    return {
+        "model": key.label,
+        "size": key.size,
+        "runtime": key.runtime,
+        "batch": key.batch,
+        "milliseconds": plain(found.milliseconds(key)),
+        "images_per_second": plain(found.images_per_second(key)),
+        "memory_bytes": found.memory.get(key),
+        "fraction_of_peak": plain(found.fraction(key)),
+        "time_ratio": plain(ratio),
+        "seconds_until_ready": found.making[key],
+        "seconds": found.seconds[key],
+    }
+
+
+def plain(value: Spread | None) -> dict[str, float | None] | None:
+    """A median and its interval; an end that is not known is null."""
+    if value is None:
+        return None
+    return {name: number if math.isfinite(number) else None for name, number in value._asdict().items()}

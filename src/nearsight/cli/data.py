@@ -1,0 +1,98 @@
+"""`nearsight data`: look at data before training with them."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+data_app = typer.Typer(help="Look at data before training with them.", no_args_is_help=True, rich_markup_mode=None)
+make_app = typer.Typer(help="Make data to try things out with.", no_args_is_help=True, rich_markup_mode=None)
+data_app.add_typer(make_app, name="make")
+
+
+@data_app.callback()
+def group() -> None:
+    """Look at data before training with them, or make some."""
+
+
+@make_app.callback()
+def make_group() -> None:
+    """Make data to try things out with."""
+
+
+@make_app.command()
+def shapes(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist, or be empty.")],
+    images: Annotated[
+        int, typer.Option(min=4, help="Training pictures; an eighth as many for validation, a quarter for the test.")
+    ] = 1200,
+    size: Annotated[int, typer.Option(min=32, max=4096, help="Pixels of the longer side.")] = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed draws other pictures.")] = 0,
+) -> None:
+    """Draw shapes on uneven ground, with boxes, masks and classes, for detection and segmentation."""
+    from ..data.sources.synthetic import write_shapes
+
+    counts = write_shapes(out, images, size, seed)
+    listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    print(f"Wrote {out}: {listed} pictures; objects in annotations/, regions in masks/.")
+
+
+@data_app.command()
+def check(
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="A folder of class folders, a table, an .npz file, annotations of objects or regions, or a name.",
+        ),
+    ],
+    fix_list: Annotated[
+        Path | None,
+        typer.Option(
+            "--fix-list",
+            metavar="FILE",
+            help="Write the names of images to remove: unusable ones, and copies on both sides of a split.",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="classify, detect or segment.", show_default="what the data are annotated for")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Leave with exit code 1 if there are problems.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that read images; 0: none besides this one. Default: one per core.")
+    ] = None,
+) -> None:
+    """Find unreadable images, wrong annotations, copies across splits, lopsided classes and odd sizes."""
+    from ..data import open_data
+    from ..data.check import check_data
+    from ..data.check_report import fix_list as list_fixes
+    from ..data.check_report import render_report
+
+    if fix_list and fix_list.is_dir():
+        raise ValueError(f"--fix-list {fix_list} is a folder; give the name of a file to write.")
+    report = check_data(open_data(data, task), workers)
+    patches = suggest_patches(report.img_size) if report.img_size and report.task == "classify" else {}
+    if as_json:
+        import json
+
+        print(json.dumps({**report.as_dict(), "patch_size": patches}, indent=2))
+    else:
+        from ..console import make_console
+
+        make_console().print(render_report(report, patches), highlight=False, crop=False)
+    if fix_list:
+        from ..atomic import write_whole
+
+        write_whole(fix_list, list_fixes(report))
+        print(f"Wrote {fix_list}; images to remove: {len(report.to_remove):,}.", file=sys.stderr)
+    if strict and report.problems:
+        raise typer.Exit(1)
+
+
+def suggest_patches(img_size: int) -> dict[str, int | None]:
+    """Patch sizes for images of a size: of a plain transformer, and of pyramids of three and four stages."""
+    from ..tasks.defaults import choose_patch
+
+    return {name: choose_patch(name, img_size) for name in ("deit_nano", "swin_nano", "swin_tiny")}

@@ -1,0 +1,249 @@
+"""`nearsight eval` and `nearsight predict`: how good a model is, and what it sees."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ..data.loader import Batch
+
+Run = Annotated[
+    Path,
+    typer.Argument(metavar="RUN|BUNDLE", help="Folder of a finished run, its model.safetensors, or a bundle."),
+]
+Size = Annotated[int, typer.Option(min=1, help="Images at a time.")]
+Workers = Annotated[
+    int | None, typer.Option(min=0, help="Processes that read images; 0: none besides this one. Default: by machine.")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps. Default: a GPU if there is one.")]
+
+
+def evaluate(
+    run: Run,
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="DATA", help="Other data with the same class names. Default: the run's own."),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="test, val or train. Default: the first of these that there is.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the report. Default: eval-SPLIT in RUN.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    batch: Size = 64,
+    workers: Workers = None,
+    device: Device = None,
+) -> None:
+    """Say how good a model is.
+
+    A classifier: accuracy with intervals, by class, confusions, calibration, worst mistakes. A detector: AP of boxes
+    and masks, by size and class. A segmenter: overlap by class. Both with their best and worst cases as a picture.
+    """
+    from ..console import make_console
+    from ..evaluation import evaluate as evaluate_run
+    from ..evaluation import write_report
+    from ..evaluation.report import to_json
+    from ..evaluation.table import evaluation_table
+
+    if out is not None and out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; give the name of a folder.")
+    if task_of(run) != "classify":
+        evaluate_scenes(run, data, split, out, as_json, batch, workers, device)
+        return
+    found = evaluate_run(
+        run, data, split=split, batch=batch, workers=workers, device=device, progress=watch("Evaluating", batch)
+    )
+    folder = write_report(found, out)
+    if as_json:
+        print(to_json(found), end="")
+    else:
+        make_console().print(evaluation_table(found), highlight=False)
+    for name, reason in list(found.predictions.bad.items())[:10]:
+        print(f"left out: {name}: {reason}", file=sys.stderr)
+    files = "metrics.json, predictions.csv, confusion.png, reliability.png, mistakes.png"
+    print(f"Wrote {folder}: {files}.", file=sys.stderr)
+
+
+def task_of(run: Path) -> str:
+    """What a run was trained for; bundles classify."""
+    from ..deployment.bundle import is_bundle
+
+    if is_bundle(run):
+        return "classify"
+    from ..checkpoints.format import read_description
+    from ..runs.predictor import model_file
+
+    return (read_description(model_file(run)).get("trained") or {}).get("task", "classify")
+
+
+def evaluate_scenes(
+    run: Path,
+    data: str | None,
+    split: str | None,
+    out: Path | None,
+    as_json: bool,
+    batch: int,
+    workers: int | None,
+    device: str | None,
+) -> None:
+    """Say how good a detector or segmenter is."""
+    from ..console import make_console
+    from ..evaluation.dense import BATCH
+    from ..evaluation.dense import evaluate_scenes as evaluate_run
+    from ..evaluation.dense_report import scene_table, to_json, write_scene_report
+
+    at_once = min(batch, BATCH)
+    found = evaluate_run(
+        run, data, split=split, batch=at_once, workers=workers, device=device, progress=watch("Evaluating", at_once)
+    )
+    folder = write_scene_report(found, out)
+    if as_json:
+        print(to_json(found), end="")
+    else:
+        make_console().print(scene_table(found), highlight=False)
+    for name, reason in list(found.bad.items())[:10]:
+        print(f"left out: {name}: {reason}", file=sys.stderr)
+    print(f"Wrote {folder}: metrics.json, images.csv, cases.png.", file=sys.stderr)
+
+
+def predict(
+    run: Run,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE|FOLDER", help="Images, or folders of images.")],
+    top: Annotated[int, typer.Option(min=1, help="Answers for each image.")] = 5,
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a table.")] = None,
+    jsonl: Annotated[Path | None, typer.Option("--jsonl", metavar="FILE", help="Write JSON lines.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Of a detector or segmenter: folder for pictures and files. Default: found."),
+    ] = None,
+    least: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Of a detector: score that an object needs. Default: by training."),
+    ] = None,
+    batch: Size = 64,
+    workers: Workers = None,
+    device: Device = None,
+) -> None:
+    """Say what is in images. Folders are searched through; unreadable images are named and left out.
+
+    A detector draws boxes and masks and writes objects.json (COCO); a segmenter draws regions and writes PNGs of class
+    numbers.
+
+    A bundle that `nearsight export` wrote runs without torch.
+    """
+    from ..prediction import predict as predict_images
+    from ..prediction.output import open_output
+
+    chosen = [name for name, given in (("--csv", csv), ("--jsonl", jsonl), ("--json", as_json)) if given]
+    if len(chosen) > 1:
+        raise ValueError(f"{' and '.join(chosen)} were given; choose one.")
+    if task_of(run) != "classify":
+        if csv or jsonl:
+            raise ValueError(f"{chosen[0]} is for classifiers; a detector or segmenter writes its files to --out DIR.")
+        predict_scenes(run, images, out or Path("found"), least, as_json, batch, workers, device)
+        return
+    if out is not None or least is not None:
+        raise ValueError("--out and --least are for detectors and segmenters; a classifier has --csv and --jsonl.")
+    file = csv or jsonl
+    if file is not None and file.is_dir():
+        raise ValueError(f"{chosen[0]} {file} is a folder; give the name of a file to write.")
+    # Answers that scroll by are progress enough, and a bar would get in their way.
+    silent = file is None and sys.stdout.isatty()
+    found = predict_images(
+        run,
+        images,
+        top,
+        batch=batch,
+        workers=workers,
+        device=device,
+        progress=iter if silent else watch("Predicting", batch),
+    )
+    done, bad = 0, 0
+    with open_output(csv=csv, jsonl=jsonl, as_json=as_json) as output:
+        for prediction in found:
+            if prediction.problem is None:
+                output.add(prediction)
+                done += 1
+            else:
+                print(f"skipped {prediction.image}: {prediction.problem}", file=sys.stderr)
+                bad += 1
+        if not done:  # nothing is written then
+            raise ValueError(f"No image can be read: {bad:,} of {bad:,} are unreadable.")
+    if file is not None or bad:
+        written = f" Wrote {file}." if file else ""
+        skipped = f", {bad:,} unreadable skipped" if bad else ""
+        print(f"{done:,} image{'s' * (done != 1)} predicted{skipped}.{written}", file=sys.stderr)
+
+
+def predict_scenes(
+    run: Path,
+    images: list[Path],
+    out: Path,
+    least: float | None,
+    as_json: bool,
+    batch: int,
+    workers: int | None,
+    device: str | None,
+) -> None:
+    """Find the objects or regions of images, and draw them."""
+    import json
+
+    from ..prediction.dense import BATCH
+    from ..prediction.dense import predict_scenes as find
+    from ..prediction.dense_output import as_dict, in_words, write_scenes
+    from ..runs.predictor import open_trained
+
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; give the name of a folder.")
+    trained = open_trained(run)
+    at_once = min(batch, BATCH)
+    found = find(
+        trained,
+        images,
+        least=trained.threshold if least is None else least,
+        batch=at_once,
+        workers=workers,
+        device=device,
+        progress=iter if sys.stdout.isatty() else watch("Predicting", at_once),
+    )
+    done, bad = 0, 0
+    for prediction in write_scenes(found, trained.classes, out):
+        if prediction.problem is not None:
+            print(f"skipped {prediction.image}: {prediction.problem}", file=sys.stderr)
+            bad += 1
+            continue
+        done += 1
+        print(json.dumps(as_dict(prediction, trained.classes)) if as_json else in_words(prediction, trained.classes))
+    if not done:
+        raise ValueError(f"No image can be read: {bad:,} of {bad:,} are unreadable.")
+    skipped = f", {bad:,} unreadable skipped" if bad else ""
+    files = "pictures and objects.json" if trained.task == "detect" else "pictures and regions/"
+    print(f"{done:,} image{'s' * (done != 1)} predicted{skipped}. Wrote {out}: {files}.", file=sys.stderr)
+
+
+def watch(title: str, batch: int) -> "Callable[[Iterable[Batch]], Iterator[Batch]]":
+    """A wrapper of batches that shows a bar on stderr; only its title where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    def follow(batches: "Iterable[Batch]") -> "Iterator[Batch]":
+        console = Console(stderr=True)
+        total = len(batches.sampler)  # type: ignore[attr-defined]
+        if not console.is_terminal:
+            print(f"{title} {total:,} image{'s' * (total != 1)} ...", file=sys.stderr)
+            yield from batches
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        # stdout is not redirected: it may be a pipe that waits for results.
+        with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
+            task = progress.add_task(title, total=total)
+            for group in batches:
+                yield group
+                progress.advance(task, batch)
+
+    return follow

@@ -1,0 +1,106 @@
+"""`nearsight export`: a model as a folder that runs in production."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ..deployment.export import Exported
+    from ..deployment.quantise import Quantised
+
+
+def export(
+    source: Annotated[
+        str, typer.Argument(metavar="RUN|MODEL", help="Folder of a finished run, a weight file, or a model's name.")
+    ],
+    kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help="onnx, pt2 or openvino.")] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to write. Default: export-FORMAT in RUN.")
+    ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER|DATA", help="Images to verify and calibrate with. Default: the run's own."),
+    ] = None,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantise to 8 bits (onnx only).")] = False,
+    margin: Annotated[
+        float, typer.Option(help="Accuracy that 8 bits may cost; 0.01 is one point. More is refused.")
+    ] = 0.01,
+    size: Annotated[
+        str | None, typer.Option(metavar="HxW", help="Size that images are shown in. Default: the model's.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a bundle that is there.")] = False,
+) -> None:
+    """Write a model as a bundle: the model, how to prepare images, and how near it is to PyTorch."""
+    from ..deployment.export import export as export_model
+    from ..deployment.model import parse_size
+
+    found = export_model(
+        source,
+        kind,
+        out,
+        images=images,
+        int8=int8,
+        margin=margin,
+        size=None if size is None else parse_size(size),
+        force=force,
+        progress=show_progress,
+    )
+    for line in summary(found):
+        print(line)
+
+
+def show_progress(items: Iterable[Any], title: str, total: int) -> Iterable[Any]:
+    """A bar on stderr; only its title where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        print(f"{title} ...", file=sys.stderr)
+    return track(
+        items, description=title, total=total, console=console, transient=True, disable=not console.is_terminal
+    )
+
+
+def summary(found: "Exported") -> list[str]:
+    """What was written, in words."""
+    from ..console import percent
+    from ..deployment.bundle import FILES
+
+    bundle = found.bundle
+    mega = sum((found.folder / name).stat().st_size for name in FILES[bundle.kind]) / 1e6
+    weights = {"trained": "", "converted": "", "random": " with RANDOM weights: it was not trained"}[bundle.weights]
+    sides = "any size" if bundle.any_size else f"{bundle.size[0]}×{bundle.size[1]} pixels only"
+    batch = "any number of images" if bundle.any_batch else "one image"
+    lines = [
+        f"{bundle.model}{weights}, {len(bundle.labels):,} classes; takes {batch} at once, {sides}.",
+        f"Compared with PyTorch on {found.images}:",
+    ]
+    for one in found.agreements:
+        shape = f"{one.size[0]}×{one.size[1]}"
+        lines.append(
+            f"  {shape:>9}  {one.images} images, largest difference {one.max_abs:.1e} "
+            f"({one.max_rel:.1e} of the largest value), same answer for {percent(one.top1)}"
+        )
+    lines += int8_summary(found.quantised) if found.quantised else []
+    return [*lines, f"Wrote {found.folder} ({mega:.1f} MB)."]
+
+
+def int8_summary(made: "Quantised") -> list[str]:
+    """What 8 bits cost and save, in words."""
+    from ..console import percent
+
+    verdict = made.verdict
+    answers = f"same answer as in float for {percent(verdict.agreement)} of {verdict.images:,} images"
+    if verdict.before is not None and verdict.after is not None:
+        answers = f"accuracy {percent(verdict.before)} before, {percent(verdict.after)} after; {answers}"
+    total = made.layers + len(made.kept)
+    kept = f", {len(made.kept)} sensitive ones stay in float" if made.kept else ""
+    return [
+        f"In 8 bits: {made.layers} of {total} layers{kept}; calibrated on {made.calibrated:,} images.",
+        f"  {answers}",
+        f"  {made.bytes_before / 1e6:.1f} MB before, {made.bytes_after / 1e6:.1f} MB after",
+    ]

@@ -1,0 +1,128 @@
+"""`nearsight probe`: what kind of layer is it?"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ..explanation.probe import Findings, Subject
+
+
+def probe(
+    modules: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODULE|MODEL|BLOCK...",
+            help="A part (window, depthwise:kernel=5), a model or a block of it (swin_nano.stages.1.blocks.0.mixer, "
+            "timm/resnet18.layer1.0.conv1), a run, or a layer of torch ('torch:Conv2d(16,16,3,groups=16)').",
+        ),
+    ] = None,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Measure the layers of the dwconv paper's Tables 1 and 7.")
+    ] = False,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Without the projections of values and outputs, as in the paper's analysis.")
+    ] = False,
+    size: Annotated[
+        str | None, typer.Option(metavar="HxW", help="Of the map; of a model, of the image.", show_default="its own")
+    ] = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Draw connections; with --tables also the relations of layers."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of random weights and inputs.")] = 0,
+) -> None:
+    """Measure whether a layer is sparse, shares weights, is dynamic, and what it sees."""
+    names = modules or []
+    if not names and not tables:
+        raise ValueError("Name what is to be probed, such as `nearsight probe window depthwise`, or give --tables.")
+    if draw is not None and draw.exists() and not draw.is_dir():
+        raise ValueError(f"--draw {draw} is a file; give the name of a folder.")
+    from ..explanation.probe import open_subject
+    from ..explanation.probe import probe as measure
+    from ..explanation.probe.named import parse_shape
+
+    shape = None if size is None else parse_shape(size)
+    found: list[tuple[Subject, Findings]] = []
+    for name in names:
+        subject = open_subject(name, shape, bare=bare, seed=seed)
+        found.append((subject, measure(subject, seed=seed)))
+    result: dict[str, Any] = {"probed": [findings.as_dict() for _, findings in found]}
+    if not as_json:
+        show(found)
+    for number, (subject, findings) in enumerate(found):
+        if draw is not None:
+            write_layer(draw, number, subject, findings, seed)
+    if tables:
+        result["tables"] = run_tables(as_json, draw, seed)
+    if as_json:
+        from ..console import print_json
+
+        print_json(result)
+
+
+def show(found: "list[tuple[Subject, Findings]]") -> None:
+    """Print what was found, layer by layer."""
+    from ..console import make_console
+    from ..explanation.probe.report import findings_text
+
+    console = make_console()
+    for _, findings in found:
+        console.print(findings_text(findings), soft_wrap=True)
+
+
+def run_tables(as_json: bool, draw: Path | None, seed: int) -> list[dict[str, Any]]:
+    """Measure the paper's tables, print them unless JSON is wanted, and draw them if asked for."""
+    from ..console import make_console, tracked
+    from ..explanation.probe.paper import OTHERS, ROWS, measure_rows
+    from ..explanation.probe.report import as_json as row_json
+    from ..explanation.probe.report import tables_text
+
+    verdicts = measure_rows([*ROWS, *OTHERS], seed=seed, follow=tracked)
+    printed, others = verdicts[: len(ROWS)], verdicts[len(ROWS) :]
+    if not as_json:
+        make_console().print(tables_text(printed, others))
+    if draw is not None:
+        write_tables(draw, seed)
+    return [row_json(verdict) for verdict in verdicts]
+
+
+def write_layer(folder: Path, number: int, subject: "Subject", findings: "Findings", seed: int) -> None:
+    """Draw one layer."""
+    import re
+
+    from ..explanation.probe.matrices import draw_layer
+
+    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", subject.name).strip("-.") or "layer"
+    save(folder / f"{number + 1:02}-{name[:80]}.png", draw_layer(subject, findings, seed))
+
+
+def write_tables(folder: Path, seed: int) -> None:
+    """Draw the paper's Figures 1 and 3."""
+    import torch
+
+    from ..explanation.probe.matrices import draw_matrices
+    from ..explanation.probe.paper import ROWS, measure_rows
+    from ..explanation.probe.relations import SMALLEST, WINDOWS, draw_relations, measure_nodes
+
+    small = [WINDOWS if row.name in ("Local MLP", "Local attention") else SMALLEST for row in ROWS]
+    subjects, verdicts = [], []
+    for row, layer_size in zip(ROWS, small, strict=True):
+        verdicts += measure_rows([row], layer_size, seed)
+        torch.manual_seed(seed)
+        subjects.append(row.make(layer_size))
+    save(folder / "connections.png", draw_matrices(subjects, verdicts))
+    save(folder / "relations.png", draw_relations(measure_nodes(seed)))
+
+
+def save(path: Path, picture: Any) -> None:
+    """Write a figure as PNG."""
+    from ..atomic import write_whole
+    from ..plots.style import to_png
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, to_png(picture))
+    print(f"Wrote {path}.", file=sys.stderr)

@@ -1,0 +1,233 @@
+"""What came of a comparison: `results.json`, from which the report can be made again."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..atomic import write_whole
+
+
+class Record(BaseModel):
+    """A part of the results; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class Interval(Record):
+    """A number with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def reach(self) -> float:
+        """Half of the interval's length; the longer half where an end was cut off at 0 or 1."""
+        return max(self.mean - self.low, self.high - self.mean)
+
+
+class Difference(Interval):
+    """A paired difference of scores.
+
+    Attributes:
+        p: Probability of such a difference by chance, corrected by Holm for the number of models.
+        seeds: Seeds that both models have.
+        verdict: In words.
+    """
+
+    p: float
+    seeds: int
+    verdict: Literal["better", "worse", "no difference shown"]
+
+
+class Latency(Record):
+    """Measured time of prediction.
+
+    Attributes:
+        milliseconds: For one image: median and its interval.
+        images_per_second: In batches of 32: median and its interval.
+    """
+
+    milliseconds: Interval
+    images_per_second: Interval
+
+
+class Curve(Record):
+    """How a run went, epoch by epoch."""
+
+    epoch: list[int]
+    seconds: list[float]
+    loss: list[float]
+    val_score: list[float]
+
+
+class RunResult(Record):
+    """One training of one model.
+
+    Attributes:
+        seed: Of everything random in it.
+        failure: The sentence it ended with; None if it finished.
+        score: On the images that decide.
+        val_score: Of the best epoch.
+        seconds: Of training and validation.
+        epochs: That were trained.
+        curve: How it went.
+    """
+
+    seed: int
+    failure: str | None = None
+    score: float | None = None
+    val_score: float | None = None
+    seconds: float | None = None
+    epochs: int | None = None
+    curve: Curve | None = None
+
+
+class ModelResult(Record):
+    """One model of the comparison.
+
+    Attributes:
+        label: What the user calls it.
+        name: Its name, ours or timm's.
+        options: YAML text of its options.
+        convnet: Whether it is a ConvNet of timm.
+        parameters: Numbers that training changes.
+        macs: Multiply-adds of one image.
+        runs: One for each seed.
+        score: Mean over seeds; None if no run finished.
+        difference: To the baseline; None for the baseline itself.
+        behind_best: To the best model; None for the best one itself.
+        latency: Measured; None if no run finished.
+    """
+
+    label: str
+    name: str
+    options: dict[str, str]
+    convnet: bool
+    parameters: int
+    macs: int
+    runs: list[RunResult]
+    score: Interval | None = None
+    difference: Difference | None = None
+    behind_best: Difference | None = None
+    latency: Latency | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """Mean training time of the finished runs."""
+        times = [run.seconds for run in self.runs if run.seconds is not None]
+        return sum(times) / len(times) if times else None
+
+
+class Answer(Record):
+    """What a model says of an image: the class that most seeds gave, and how many were right."""
+
+    label: str
+    answer: str
+    right: int
+    seeds: int
+
+
+class Example(Record):
+    """An image on which models disagree.
+
+    Attributes:
+        name: Of the image.
+        truth: Its class.
+        picture: PNG as base64.
+        answers: Of the two models that the example tells apart, the right one first.
+        models_right: How many models are mostly right on it.
+    """
+
+    name: str
+    truth: str
+    picture: str
+    answers: list[Answer]
+    models_right: int
+
+
+class Disagreement(Record):
+    """Images that one model mostly gets right and another mostly wrong."""
+
+    right: str
+    wrong: str
+    images: int
+    examples: list[Example]
+
+
+class Results(Record):
+    """A whole comparison.
+
+    Attributes:
+        format: Says what this file is.
+        version: Of the format.
+        data: What was named, the number of classes, and the sizes of the splits.
+        task: `classify`, `detect` or `segment`.
+        metric: What the scores are.
+        split: Which split decides.
+        recipe: Name of the recipe, changes, image size, epochs or budget: what all models share.
+        seeds: Seeds of the runs.
+        baseline: Label of the model that the others are tested against.
+        suggestion: A ConvNet to add, if there is none.
+        models: In the order the user gave.
+        disagreements: Between the best model and the baseline, or the next.
+        machine: Where it was measured.
+        command: What was typed.
+    """
+
+    format: Literal["nearsight-comparison"] = "nearsight-comparison"
+    version: Literal[1] = 1
+    data: dict[str, Any]
+    task: str
+    metric: str
+    split: str
+    recipe: dict[str, Any]
+    seeds: list[int]
+    baseline: str
+    suggestion: str | None
+    models: list[ModelResult]
+    disagreements: list[Disagreement]
+    machine: dict[str, Any]
+    command: str
+
+    def model(self, label: str) -> ModelResult:
+        """A model by its label."""
+        return next(model for model in self.models if model.label == label)
+
+    @property
+    def ranked(self) -> list[ModelResult]:
+        """Models with a score, the best first."""
+        done = [model for model in self.models if model.score is not None]
+        return sorted(done, key=lambda model: -model.score.mean)  # type: ignore[union-attr]
+
+    @property
+    def failures(self) -> list[tuple[ModelResult, RunResult]]:
+        """Runs that failed."""
+        return [(model, run) for model in self.models for run in model.runs if run.failure is not None]
+
+
+def write_results(results: Results, folder: Path) -> Path:
+    """Write `results.json` into a folder."""
+    path = folder / "results.json"
+    write_whole(path, (results.model_dump_json(indent=1) + "\n").encode())
+    return path
+
+
+def read_results(folder: Path) -> Results:
+    """Read `results.json` of a folder.
+
+    Raises:
+        ValueError: It is not there, or not what `nearsight compare` writes.
+    """
+    path = folder / "results.json"
+    if not path.is_file():
+        raise ValueError(f"{path} is not there; give the folder of a comparison that has ended.")
+    try:
+        return Results.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except (ValidationError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{path} is not what `nearsight compare` writes ({reason}); run the comparison again."
+        ) from None

@@ -1,0 +1,126 @@
+"""What `--models` means: names of models with options, such as `deit_nano,both=deit_nano:qkv=life:ffn=localvit`."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+OF_CHOICE = ("weights", "drop", "drop_path", "localize")  # of a recipe's model; the rest goes to the model's maker
+OF_LOCALIZE = ("ffn", "qkv", "mixer", "merge", "layers", "preserve")  # of models of timm
+BRACKETS = {"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model that is compared.
+
+    Attributes:
+        label: What to call it.
+        name: Its name, ours or timm's.
+        options: YAML text of its options, by name.
+    """
+
+    label: str
+    name: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    def settings(self) -> list[str]:
+        """What to change in a recipe, as `KEY=VALUE`.
+
+        timm's models get their patch size like any option of theirs, and parts by localizing them.
+        """
+        from ..models import MODELS
+
+        ours = self.name in MODELS
+        of_choice = {*OF_CHOICE, "patch_size"} if ours else OF_CHOICE
+        places = dict.fromkeys(of_choice, "model") | ({} if ours else dict.fromkeys(OF_LOCALIZE, "model.localize"))
+        return [f"{places.get(key, 'model.options')}.{key}={text}" for key, text in self.options.items()]
+
+    @property
+    def slug(self) -> str:
+        """The label as the name of a folder."""
+        return re.sub(r"[^A-Za-z0-9._+-]+", "-", self.label).strip("-")
+
+    def __str__(self) -> str:
+        options = "".join(f":{key}={text}" for key, text in self.options.items())
+        return f"{self.name}{options}"
+
+
+def parse_entries(text: str) -> list[Entry]:
+    """The models of a list with commas.
+
+    A model is written `NAME`, with options `NAME:KEY=VALUE:KEY=VALUE`, or `LABEL=NAME:...` to give it a short name.
+    Commas and colons inside brackets belong to a value.
+
+    Example:
+        >>> parse_entries("deit_nano,one=deit_nano:qkv=life:kernels=[1,3]")[1]
+        Entry(label='one', name='deit_nano', options={'qkv': 'life', 'kernels': '[1,3]'})
+    """
+    if not text.strip():
+        raise ValueError("No model was named; give --models, such as --models deit_nano,localvit_nano,resnet18.")
+    entries = [parse_entry(part.strip()) for part in split_outside(text, ",")]
+    seen: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.slug in seen:
+            raise ValueError(f"Two models are called {entry.label!r}; give one of them another name: LABEL={entry}.")
+        seen[entry.slug] = entry
+    return entries
+
+
+def parse_entry(text: str) -> Entry:
+    """One model: `[LABEL=]NAME[:KEY=VALUE]...`."""
+    head, *rest = split_outside(text, ":")
+    label, equals, name = head.rpartition("=")
+    name = name.strip()
+    if not name or (equals and not LABEL.fullmatch(label)):
+        raise ValueError(
+            f"{text!r} is not a model; write NAME, NAME:KEY=VALUE:..., or LABEL=NAME:... with a label of letters, "
+            "digits and . _ + -."
+        )
+    options: dict[str, str] = {}
+    for part in rest:
+        key, equals_sign, value = (piece.strip() for piece in part.partition("="))
+        if not equals_sign or not key.isidentifier() or not value or key in options:
+            raise ValueError(f"{part!r} in {text!r} is not an option; write KEY=VALUE once, such as qkv=life.")
+        options[key] = value
+    plain = name.removeprefix("timm/")
+    return Entry(label or plain + "".join(f":{key}={value}" for key, value in options.items()), plain, options)
+
+
+def split_outside(text: str, sign: str) -> list[str]:
+    """The pieces between signs that stand outside all brackets."""
+
+    def places() -> Iterator[int]:
+        depth = 0
+        for place, letter in enumerate(text):
+            depth += BRACKETS.get(letter, 0)
+            if letter == sign and depth == 0:
+                yield place
+
+    cuts = [-1, *places(), len(text)]
+    return [text[start + 1 : end] for start, end in pairwise(cuts)]
+
+
+def as_changes(settings: list[str]) -> dict[str, Any]:
+    """Changes of a recipe from `KEY=VALUE` texts."""
+    from .files import parse_change
+
+    return dict(parse_change(text) for text in settings)
+
+
+def with_baseline(entries: list[Entry], baseline: str | None) -> tuple[list[Entry], str | None]:
+    """The models and the label of the baseline; one that is not among them is added.
+
+    Example:
+        >>> entries, label = with_baseline(parse_entries("deit_nano"), "resnet18")
+        >>> [entry.label for entry in entries], label
+        (['deit_nano', 'resnet18'], 'resnet18')
+    """
+    if baseline is None or baseline in [entry.label for entry in entries]:
+        return entries, baseline
+    added = parse_entry(baseline)
+    if added.label in [entry.label for entry in entries]:
+        return entries, added.label
+    return [*entries, added], added.label

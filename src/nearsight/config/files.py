@@ -1,0 +1,173 @@
+"""Recipes from YAML files and the command line: defaults <- a recipe's file <- changes by dotted key.
+
+What is wrong is refused in one sentence; the resolved recipe is saved in the run's folder and opens again with
+`read_recipe`.
+"""
+
+import re
+from collections.abc import Hashable, Mapping
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from .recipe import Recipe
+from .validation import explain
+
+
+class Loader(yaml.SafeLoader):
+    """YAML without its traps: `1e-3` is a number, dates stay text, and a key may not come twice."""
+
+    # Without the dates of the class above; a copy, because resolvers are kept on the class.
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
+        for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """The mapping, with keys that are text and differ."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            place = f"in line {key.start_mark.line + 1}"
+            if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+                raise yaml.YAMLError(f"the key {place} is not text; write the name of a setting")
+            if key.value in seen:
+                raise yaml.YAMLError(f"{key.value!r} {place} is set twice; keep one of them")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with the library.
+
+    Example:
+        >>> "deit" in recipe_names()
+        True
+    """
+    folder = files("nearsight.config") / "recipes"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """A recipe by name or from a YAML file, with changes.
+
+    Args:
+        name: One of `recipe_names()`, or a file that ends in .yaml or .yml.
+        changes: Values by dotted key, such as `optimizer.lr`.
+
+    Raises:
+        ValueError: There is no such recipe, or a setting is wrong.
+
+    Example:
+        >>> load_recipe("small-data", {"optimizer.lr": 3e-4}).optimizer.lr
+        0.0003
+    """
+    settings, origin = read_settings(name)
+    recipe = parse(settings, origin)
+    if not changes:
+        return recipe
+    for key, value in changes.items():
+        set_dotted(settings, key, value)
+    return parse(settings, f"{origin} with your changes")
+
+
+def read_recipe(path: Path) -> Recipe:
+    """A resolved recipe from a run's folder."""
+    return parse(read_yaml(path), str(path))
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """The recipe as text that `read_recipe` reads."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    """Key and value of a change that was written as `KEY=VALUE`; the value is YAML.
+
+    Example:
+        >>> parse_change("optimizer.lr=3e-4"), parse_change("augment.crop_scale=[0.5, 1.0]")
+        (('optimizer.lr', 0.0003), ('augment.crop_scale', [0.5, 1.0]))
+    """
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not all(key.split(".")):
+        raise ValueError(f"{text!r} is not a change of a setting; write KEY=VALUE, such as optimizer.lr=3e-4.")
+    return key, parse_yaml(value, f"The value of {key}")
+
+
+def read_settings(name: str | Path) -> tuple[dict[str, Any], str]:
+    """What a recipe's file says, and what to call it in messages."""
+    if isinstance(name, Path) or name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        return {"name": path.stem, **read_yaml(path)}, str(path)
+    known = recipe_names()
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}? Use" if near else "use"
+        raise ValueError(f"There is no recipe {name!r}; {hint} one of {', '.join(known)}, or a .yaml file.")
+    text = (files("nearsight.config") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    origin = f"The recipe {name}"
+    return {"name": name, **as_mapping(parse_yaml(text, origin), origin)}, origin
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file."""
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file; give the name of a recipe or a YAML file that exists.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text in UTF-8; a recipe is a YAML file.") from None
+    return as_mapping(parse_yaml(text, str(path)), str(path))
+
+
+def parse_yaml(text: str, origin: str) -> Any:
+    """The value that YAML text stands for."""
+    try:
+        return yaml.load(text, Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" in line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{origin} is not valid YAML{where}: {error.problem or error.context}.") from None
+    except yaml.reader.ReaderError:
+        raise ValueError(f"{origin} is not valid YAML: there is an unprintable character in it.") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{origin}: {error}.") from None
+    except RecursionError:
+        raise ValueError(f"{origin} is not a recipe: it is nested too deeply.") from None
+
+
+def as_mapping(value: Any, origin: str) -> dict[str, Any]:
+    """Refuse YAML that is not a mapping; an empty file is an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        kind = "a list" if isinstance(value, list) else f"just {value!r}"
+        raise ValueError(f"{origin} holds {kind}; a recipe is a mapping of settings, such as `epochs: 100`.")
+    return value
+
+
+def set_dotted(settings: dict[str, Any], key: str, value: Any) -> None:
+    """Set `a.b.c` in nested mappings."""
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = settings.get(section)
+        settings[section] = dict(inner) if isinstance(inner, Mapping) else {}
+        settings = settings[section]
+    settings[last] = value
+
+
+def parse(settings: Mapping[str, Any], origin: str) -> Recipe:
+    """Check settings; the first thing that is wrong becomes one sentence."""
+    try:
+        return Recipe.model_validate(settings)
+    except ValidationError as error:
+        raise ValueError(f"{origin}: {explain(error, settings)}") from None

@@ -1,0 +1,362 @@
+"""What the sections of a recipe have in common: strict typing, and values that several of them hold."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
+
+
+def check_range(pair: tuple[float, float]) -> tuple[float, float]:
+    """Refuse a smallest and largest value that are not above 0 and in this order."""
+    if not 0 < pair[0] <= pair[1]:
+        raise ValueError("the first of the two numbers must be above 0 and not above the second")
+    return pair
+
+
+def check_shares(shares: tuple[float, ...]) -> tuple[float, ...]:
+    """Refuse shares that do not rise between 0 and 1."""
+    if list(shares) != sorted(set(shares)) or not all(0 < share < 1 for share in shares):
+        raise ValueError("the numbers must lie between 0 and 1 and rise, such as [0.3, 0.6, 0.9]")
+    return shares
+
+
+def check_positive(numbers: tuple[float, ...]) -> tuple[float, ...]:
+    """Refuse weights that are not above 0."""
+    if not numbers or min(numbers) <= 0:
+        raise ValueError("give one number above 0 for each class")
+    return numbers
+
+
+# YAML has lists where Python has tuples.
+Range = Annotated[tuple[float, float], Strict(False), AfterValidator(check_range)]
+Shares = Annotated[tuple[float, ...], Strict(False), AfterValidator(check_shares)]
+Weights = Annotated[tuple[float, ...], Strict(False), AfterValidator(check_positive)]
+
+
+class Section(BaseModel):
+    """Settings that belong together; unknown keys are refused, and so are values of another type."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+def check_sides(sides: tuple[int, ...]) -> tuple[int, ...]:
+    """Refuse sides that are none, or smaller than any model could use."""
+    if not sides or min(sides) < 16:
+        raise ValueError("give one side or more, each of at least 16 pixels")
+    return sides
+
+
+def check_pair(pair: tuple[int, int]) -> tuple[int, int]:
+    """Refuse a smallest and largest side that are not in this order."""
+    if not 16 <= pair[0] <= pair[1]:
+        raise ValueError("the first of the two sides must be at least 16 and not above the second")
+    return pair
+
+
+# YAML has lists where Python has tuples.
+Sides = Annotated[tuple[int, ...], Strict(False), AfterValidator(check_sides)]
+SidePair = Annotated[tuple[int, int], Strict(False), AfterValidator(check_pair)]
+
+
+class SceneAugment(Section):
+    """Sizes of images with objects or regions, and what is done to training images, in this order.
+
+    Attributes:
+        shorter: Shorter side in pixels that images are shown with; None follows the data.
+        longest: Longest side that an image may get by that; None allows 5/3 of the shorter side, as in 1333 × 800.
+        stretch: Show every image as a square of `shorter`, whatever its shape.
+        sides: Shorter sides to draw from for a training image; None takes `shorter`.
+        ratio: Smallest and largest factor for the size of a training image, beside `sides`.
+        cut: Probability of DETR's way instead: resize to one of `cut_sides`, cut a random part of `cut_range`, resize.
+        cut_sides: Shorter sides before cutting.
+        cut_range: Smallest and largest side of the part that is cut.
+        crop: Side of a random square that is cut out in the end; None for the whole image.
+        crop_share: For regions: parts of which one class has more than this share are drawn again, up to ten times.
+        flip: Probability of mirroring left and right.
+        flip_vertical: Probability of mirroring up and down.
+        distort: Probability of each change of brightness, contrast, saturation and hue.
+    """
+
+    shorter: int | None = Field(default=None, ge=16, le=4096)
+    longest: int | None = Field(default=None, ge=16, le=8192)
+    stretch: bool = False
+    sides: Sides | None = None
+    ratio: Range = (1.0, 1.0)
+    cut: float = Field(default=0.0, ge=0, le=1)
+    cut_sides: Sides = (400, 500, 600)
+    cut_range: SidePair = (384, 600)
+    crop: int | None = Field(default=None, ge=16, le=4096)
+    crop_share: float = Field(default=1.0, gt=0, le=1)
+    flip: float = Field(default=0.5, ge=0, le=1)
+    flip_vertical: float = Field(default=0.0, ge=0, le=1)
+    distort: float = Field(default=0.0, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def check_together(self) -> "SceneAugment":
+        """Refuse sizes that contradict each other."""
+        if self.shorter is not None and self.longest is not None and self.longest < self.shorter:
+            raise ValueError(f"scene.longest {self.longest} is less than scene.shorter {self.shorter}; set both")
+        return self
+
+
+LARGEST_SEED = 2**63 - 1  # torch takes no larger ones everywhere
+RAND_AUGMENT = re.compile(r"rand(-(m|n|p|mstd|mmax|inc)\d+(\.\d+)?)+")
+
+
+def check_rand_augment(text: str) -> str:
+    """Refuse what timm would not understand as RandAugment."""
+    if not RAND_AUGMENT.fullmatch(text):
+        raise ValueError("write timm's text for RandAugment, such as rand-m9-mstd0.5-inc1")
+    return text
+
+
+class ModelChoice(Section):
+    """Which model to train.
+
+    Attributes:
+        name: A model of `nearsight models` or of timm; None lets the size of the images choose.
+        options: Options of `create_model`: parts by slot and their settings; for timm's models their own.
+        weights: Where to start from: a converted file, or the folder of a former run; another number of classes gets
+            a fresh head.
+        img_size: Side of the images in pixels; None follows the data, or the weights where some are given.
+        patch_size: Stride of the embedding in pixels; None follows the image size, or the weights.
+        drop_path: Stochastic depth; None takes the model's.
+        drop: Dropout in front of the head.
+        localize: Local parts for the model with its weights: settings of `nearsight.localize`, by name.
+        head: What detects or segments: `retinanet`, `mask-rcnn`, `cascade-mask-rcnn`, `detr`; `semantic-fpn`,
+            `upernet`, `linear`.
+        head_options: Settings of the head, by name.
+    """
+
+    name: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    weights: str | None = None
+    img_size: int | None = Field(default=None, ge=16, le=2048)
+    patch_size: int | None = Field(default=None, ge=1, le=64)
+    drop_path: float | None = Field(default=None, ge=0, lt=1)
+    drop: float = Field(default=0.0, ge=0, lt=1)
+    localize: dict[str, Any] = Field(default_factory=dict)
+    head: str | None = None
+    head_options: dict[str, Any] = Field(default_factory=dict)
+
+
+class DataUse(Section):
+    """How the data are used.
+
+    Attributes:
+        val_fraction: Share of the training images that is set aside where there is no validation split.
+        limit: Train on this many images only, drawn evenly from the classes; None takes all.
+        workers: Processes that read images; None follows the machine and the data.
+        max_bad: Share of unreadable images beyond which training stops.
+        split_seed: Seed of the validation split and of `limit`; the run's seed does not change them.
+    """
+
+    val_fraction: float = Field(default=0.1, gt=0, le=0.5)
+    limit: int | None = Field(default=None, ge=1)
+    workers: int | None = Field(default=None, ge=0)
+    max_bad: float = Field(default=0.01, ge=0, le=1)
+    split_seed: int = Field(default=0, ge=0)
+
+
+class Augment(Section):
+    """What is done to training images, in this order.
+
+    Attributes:
+        crop: `resized` takes a random part of `crop_scale` and `crop_ratio` and resizes it; `padded` pads by an eighth
+            of the side and cuts; `none` only resizes; `auto` follows the image size.
+        crop_scale: Smallest and largest share of the image that `resized` takes.
+        crop_ratio: Narrowest and widest shape that `resized` takes.
+        flip: Probability of mirroring left and right.
+        flip_vertical: Probability of mirroring up and down.
+        rand_augment: timm's text for RandAugment, such as `rand-m9-mstd0.5-inc1`.
+        color_jitter: Strength of random brightness, contrast and saturation; not together with `rand_augment`.
+        erase: Probability of filling a random rectangle with noise.
+        mixup: Strength of mixup; 0 for none.
+        cutmix: Strength of cutmix; 0 for none.
+        mix_probability: Probability that a batch is mixed at all.
+        mix_switch: Probability of cutmix where both are on.
+        repeats: Copies of each image in an epoch, each drawn anew; an epoch then has a `repeats`-th of the images.
+        stop_mixing: Epochs at the end that are trained without mixup and cutmix.
+    """
+
+    crop: Literal["auto", "resized", "padded", "none"] = "auto"
+    crop_scale: Range = (0.08, 1.0)
+    crop_ratio: Range = (3 / 4, 4 / 3)
+    flip: float = Field(default=0.5, ge=0, le=1)
+    flip_vertical: float = Field(default=0.0, ge=0, le=1)
+    rand_augment: Annotated[str, AfterValidator(check_rand_augment)] | None = None
+    color_jitter: float = Field(default=0.0, ge=0)
+    erase: float = Field(default=0.0, ge=0, le=1)
+    mixup: float = Field(default=0.0, ge=0)
+    cutmix: float = Field(default=0.0, ge=0)
+    mix_probability: float = Field(default=1.0, ge=0, le=1)
+    mix_switch: float = Field(default=0.5, ge=0, le=1)
+    repeats: int = Field(default=1, ge=1, le=8)
+    stop_mixing: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def check_together(self) -> "Augment":
+        """Refuse settings that exclude each other."""
+        if self.rand_augment and self.color_jitter:
+            raise ValueError(
+                "augment.rand_augment changes colours already; set augment.color_jitter to 0, or the other to null"
+            )
+        if self.crop_scale[1] > 1:
+            raise ValueError(
+                f"augment.crop_scale ends at {self.crop_scale[1]:g}; a part of an image is at most 1 of it"
+            )
+        return self
+
+    @property
+    def mixes(self) -> bool:
+        """Whether batches are mixed."""
+        return (self.mixup > 0 or self.cutmix > 0) and self.mix_probability > 0
+
+
+class Loss(Section):
+    """What is minimised.
+
+    Attributes:
+        smoothing: Label smoothing.
+        class_weights: `balanced` weighs classes by the inverse of their share; or one number for each class.
+    """
+
+    smoothing: float = Field(default=0.0, ge=0, lt=1)
+    class_weights: Literal["none", "balanced"] | Weights = "none"
+
+
+class Distillation(Section):
+    """Hard-label distillation: the teacher's answer is a second label; models with a distillation token learn it there.
+
+    Attributes:
+        teacher: A model of timm, by name.
+        weights: The teacher's weights: a safetensors file, or the folder of a run; None asks timm for pretrained ones.
+        share: Share of the teacher's label in the loss.
+    """
+
+    teacher: str
+    weights: str | None = None
+    share: float = Field(default=0.5, ge=0, le=1)
+
+
+class Optimizer(Section):
+    """How weights move.
+
+    Attributes:
+        kind: `adamw`, `sgd` (with Nesterov momentum) or `lamb`.
+        lr: Learning rate for a batch of `lr_batch` images, in proportion to which it is scaled.
+        lr_batch: Batch that `lr` is meant for; None leaves `lr` as it is.
+        weight_decay: Not applied to biases, norms, positions and tokens.
+        momentum: Momentum of `sgd`, first beta of the others.
+        beta2: Second beta.
+        eps: Term in the denominator.
+        layer_decay: Factor of the learning rate from each layer to the one before; None for none.
+        offsets: Factor of the learning rate for the offsets of deformable merging.
+        backbone: Factor of the learning rate for the backbone of a detector or segmenter.
+        clip: Largest norm of the gradient; None for none.
+    """
+
+    kind: Literal["adamw", "sgd", "lamb"] = "adamw"
+    lr: float = Field(default=1e-3, gt=0)
+    lr_batch: int | None = Field(default=None, ge=1)
+    weight_decay: float = Field(default=0.05, ge=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+    layer_decay: float | None = Field(default=None, gt=0, le=1)
+    offsets: float = Field(default=0.01, gt=0)
+    backbone: float = Field(default=1.0, gt=0)
+    clip: float | None = Field(default=None, gt=0)
+
+
+class Schedule(Section):
+    """How the learning rate goes.
+
+    Attributes:
+        kind: `cosine`, `step` (by `gamma` at each of `milestones`), `poly` (the share that is left, to the power of
+            `power`), or `constant`.
+        warmup_epochs: Epochs of linear warm-up from `warmup_lr`; the rest of the schedule runs on under it.
+        warmup_lr: Share of the learning rate to start from.
+        min_lr: Share of the learning rate to end with.
+        milestones: Shares of the epochs at which `step` lowers the rate.
+        gamma: Factor of `step`.
+        power: Of `poly`.
+    """
+
+    kind: Literal["cosine", "step", "poly", "constant"] = "cosine"
+    warmup_epochs: float = Field(default=0.0, ge=0)
+    warmup_lr: float = Field(default=0.001, ge=0, le=1)
+    min_lr: float = Field(default=0.01, ge=0, le=1)
+    milestones: Shares = (0.3, 0.6, 0.9)
+    gamma: float = Field(default=0.1, gt=0, le=1)
+    power: float = Field(default=1.0, gt=0)
+
+
+class Saving(Section):
+    """What is kept on the way.
+
+    Attributes:
+        every: Minutes between checkpoints within an epoch; one is written at the end of every epoch, too.
+        keep: Newest checkpoints to keep, beside the best one.
+    """
+
+    every: float = Field(default=10.0, gt=0)
+    keep: int = Field(default=1, ge=1)
+
+
+class Recipe(Section):
+    """Everything that decides how a model is trained, except the data.
+
+    Attributes:
+        name: Name of the recipe this one started from.
+        task: What is learned: to `classify` images, to `detect` objects in them, or to `segment` them.
+        epochs: Passes over the training images; 0 follows their number.
+        batch: Images in a step, over all processes; 0 follows the number of training images.
+        accumulate: Parts in which a batch is worked off, to save memory.
+        ema: Decay of the running mean of the weights; None for none. It is shortened at the start of training.
+        precision: `fp32`, or `bf16` for matrix products in half the bits.
+        patience: Stop when validation has not improved for so many epochs; None never stops early.
+        seed: Seed of the weights, the order and every random draw.
+
+    Example:
+        >>> from nearsight.config.files import load_recipe
+        >>> recipe = load_recipe("deit", {"epochs": 10, "optimizer.lr": 3e-4})
+        >>> recipe.epochs, recipe.optimizer.lr, recipe.augment.mixup
+        (10, 0.0003, 0.8)
+    """
+
+    name: str = "custom"
+    task: Literal["classify", "detect", "segment"] = "classify"
+    model: ModelChoice = ModelChoice()
+    data: DataUse = DataUse()
+    epochs: int = Field(default=0, ge=0)
+    batch: int = Field(default=0, ge=0)
+    accumulate: int = Field(default=1, ge=1)
+    augment: Augment = Augment()
+    scene: SceneAugment = SceneAugment()
+    loss: Loss = Loss()
+    distill: Distillation | None = None
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    ema: float | None = Field(default=None, gt=0, lt=1)
+    precision: Literal["fp32", "bf16"] = "fp32"
+    patience: int | None = Field(default=None, ge=1)
+    saving: Saving = Saving()
+    seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
+
+    @model_validator(mode="after")
+    def check_together(self) -> "Recipe":
+        """Refuse a head without use, batches that can't be divided, and a warm-up that never ends."""
+        if self.task == "classify" and self.model.head is not None:
+            raise ValueError(
+                f"model.head {self.model.head} detects or segments, but the task is to classify; leave it out, or "
+                "choose a recipe for that"
+            )
+        if self.batch % self.accumulate:
+            raise ValueError(f"batch {self.batch} can't be worked off in {self.accumulate} equal parts (accumulate)")
+        if self.augment.mixes and (self.batch // self.accumulate) % 2:
+            raise ValueError(f"mixup and cutmix pair images, but batch {self.batch} leaves parts of an odd number")
+        if 0 < self.epochs <= self.schedule.warmup_epochs:
+            warmup = f"{self.schedule.warmup_epochs:g}"
+            raise ValueError(f"schedule.warmup_epochs {warmup} must be less than epochs {self.epochs}; set both")
+        return self

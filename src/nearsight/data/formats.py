@@ -1,0 +1,75 @@
+"""Answers as files that other programs read: COCO's json for objects, PNG with a palette for regions."""
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..plots.overlays import BACKGROUND, NOT_COUNTED, class_colours
+
+
+def coco_answers(
+    answers: Iterable[tuple[str, tuple[int, int], Mapping[str, Any]]], classes: Sequence[str]
+) -> dict[str, Any]:
+    """Objects that a model found, as a COCO file with a `score` for each; annotation tools and this library open it.
+
+    Args:
+        answers: For each image its name, its height and width, and its objects: arrays `boxes`, `labels`, `scores` and,
+            for masks, run lengths `rles`.
+        classes: Names of the classes.
+
+    Example:
+        >>> found = {"boxes": np.array([[1.0, 2, 4, 6]]), "labels": np.array([0]), "scores": np.array([0.5])}
+        >>> coco_answers([("a.jpg", (10, 20), found)], ["cat"])["annotations"][0]["bbox"]
+        [1.0, 2.0, 3.0, 4.0]
+    """
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for name, (height, width), found in answers:
+        images.append({"id": len(images) + 1, "file_name": name, "height": height, "width": width})
+        for place, (left, top, right, bottom) in enumerate(np.asarray(found["boxes"], dtype=float).reshape(-1, 4)):
+            entry: dict[str, Any] = {
+                "id": len(annotations) + 1,
+                "image_id": len(images),
+                "category_id": int(found["labels"][place]) + 1,
+                "bbox": [round(float(value), 2) for value in (left, top, right - left, bottom - top)],
+                "area": round(float((right - left) * (bottom - top)), 2),
+                "iscrowd": 0,
+                "score": round(float(found["scores"][place]), 5),
+            }
+            if "rles" in found:
+                rle = found["rles"][place]
+                entry["segmentation"] = {"size": list(rle["size"]), "counts": as_text(rle["counts"])}
+            annotations.append(entry)
+    categories = [{"id": number + 1, "name": name} for number, name in enumerate(classes)]
+    return {"images": images, "annotations": annotations, "categories": categories}
+
+
+def as_text(counts: bytes | str) -> str:
+    """Run lengths as JSON has them."""
+    return counts.decode("ascii") if isinstance(counts, bytes) else counts
+
+
+def index_png(numbers: Any, classes: Sequence[str]) -> bytes:
+    """The bytes of a PNG whose values are class numbers, with a palette that shows them as colours.
+
+    Args:
+        numbers: Class numbers `[H, W]`; 255 where none counts.
+        classes: Names of the classes.
+
+    Example:
+        >>> content = index_png(np.array([[0, 1], [1, 255]]), ["sky", "road"])
+        >>> np.asarray(Image.open(io.BytesIO(content))).tolist()
+        [[0, 1], [1, 255]]
+    """
+    picture = Image.fromarray(np.asarray(numbers).astype(np.uint8)).convert("L")
+    picture = Image.frombytes("P", picture.size, picture.tobytes())
+    background = bool(classes) and classes[0].casefold() == BACKGROUND
+    palette = [value for colour in class_colours(len(classes), background) for value in colour]
+    palette += [0] * (3 * NOT_COUNTED - len(palette)) + [255, 255, 255]
+    picture.putpalette(palette)
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", optimize=False)
+    return stream.getvalue()

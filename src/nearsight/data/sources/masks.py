@@ -1,0 +1,289 @@
+"""Find images and their masks by how folders and files are called."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...console import tracked
+from ..dense.label_map import ClassTable, Coding, is_coloured, make_coding, read_mask
+from ..dense.locate import split_of
+from ..dense.samples import FileScenes, Flaws, Pictures, spell
+from ..file_system import Tree, join
+from ..image import is_image_name
+from ..names import Names
+from ..samples import BadImage, Data
+
+IMAGE_FOLDERS = (
+    *("images", "image", "imgs", "img", "img_dir", "jpegimages", "rgb", "frames", "inputs", "input"),
+    *("701_stillsraw_full", "leftimg8bit"),
+)
+MASK_FOLDERS = (
+    *("masks", "mask", "labels", "label", "annotations", "annotation", "annots", "annot", "ann_dir"),
+    *("segmentationclass", "segmentations", "segmentation", "ground_truth", "groundtruth", "gt", "targets", "target"),
+    *("labeledapproved_full", "gtfine"),
+)
+MASK_SUFFIXES = ("_labels", "_masks", "_mask", "_label", "_annotations", "_annotation", "_annot", "annot", "_gt")
+MASK_END = re.compile(
+    r"(_gtfine_labeltrainids|_gtfine_labelids|_labeltrainids|_labelids|_segmentation|_annotation|_groundtruth|_labels"
+    r"|_label|_masks|_mask|_seg|_gt|_l|_manual1)$"
+)
+IMAGE_WORD = re.compile(r"image|img|photo|picture|frame|rgb")
+MASK_WORD = re.compile(r"mask|label|annot|segm|truth")
+IMAGE_END = re.compile(r"(_leftimg8bit|_image|_img|_sat|_rgb)$")
+MANY_FOLDERS = 20  # beyond which folders are classes, not images and masks
+MATCHED = 0.5  # share of the images that must have a mask, or the folders are something else
+
+
+@dataclass
+class Pairs:
+    """Images of a split with their masks, in the same order, and what lacks the other."""
+
+    images: list[str] = field(default_factory=list)
+    masks: list[str] = field(default_factory=list)
+    flaws: Flaws = field(default_factory=Flaws)
+
+
+def find_pairs(tree: Tree) -> dict[str, Pairs]:
+    """Images and masks by split; none if the layout is none of these.
+
+    `images/` beside `masks/`, either inside folders of splits or with such folders inside; `train/` beside
+    `train_labels/`; or masks beside their images, with an ending such as `_mask`.
+    """
+    for layout in (folders_inside_splits, folders_of_splits, splits_inside_folders, named_after, beside_images):
+        found = {split: pairs for split, pairs in layout(tree).items() if pairs.images}
+        if found:
+            return {split: found[split] for split in ("train", "val", "test") if split in found}
+    return {}
+
+
+def folders_inside_splits(tree: Tree) -> dict[str, Pairs]:
+    """`train/images/1.jpg` and `train/masks/1.png`."""
+    found: dict[str, Pairs] = {}
+    for name in tree.folders():
+        split = split_of(name)
+        both = both_folders(tree, name)
+        if split is not None and both is not None:
+            found[split] = match(tree.images(both[0]), tree.images(both[1]), *both)
+    return found
+
+
+def folders_of_splits(tree: Tree) -> dict[str, Pairs]:
+    """`train_images/1.jpg` and `train_masks/1.png`."""
+    found: dict[str, Pairs] = {}
+    for split in ("train", "val", "test"):
+        both = both_folders(tree, "", split)
+        if both is not None:
+            found[split] = match(tree.images(both[0]), tree.images(both[1]), *both)
+    return found
+
+
+def splits_inside_folders(tree: Tree) -> dict[str, Pairs]:
+    """`images/train/1.jpg` and `masks/train/1.png`, or `images/1.jpg` and `masks/1.png`."""
+    both = both_folders(tree, "")
+    if both is None:
+        return {}
+    images, masks = both
+    inside = {split_of(name): name for name in tree.folders(images)}
+    found: dict[str, Pairs] = {}
+    for split, name in inside.items():
+        other = next(
+            (folder for folder in tree.folders(masks) if split is not None and split_of(folder) == split), None
+        )
+        if split is not None and other is not None:
+            here, there = join(images, name), join(masks, other)
+            found[split] = match(tree.images(here), tree.images(there), here, there)
+    return found or {"train": match(tree.images(images), tree.images(masks), images, masks)}
+
+
+def named_after(tree: Tree) -> dict[str, Pairs]:
+    """`train/1.jpg` and `train_labels/1.png`."""
+    found: dict[str, Pairs] = {}
+    names = {name.casefold(): name for name in tree.folders()}
+    for low, name in names.items():
+        mask = next((names[low + suffix] for suffix in MASK_SUFFIXES if low + suffix in names), None)
+        if mask is not None:
+            pairs = match(tree.images(name), tree.images(mask), name, mask)
+            if pairs.images:
+                found[split_of(name) or "train"] = pairs
+    return found
+
+
+def beside_images(tree: Tree) -> dict[str, Pairs]:
+    """`1.jpg` and `1_mask.png` in one folder."""
+    found: dict[str, Pairs] = {}
+    folders = {name: split_of(name) for name in tree.folders() if split_of(name)} or {"": "train"}
+    for folder, split in folders.items():
+        paths = [join(folder, name) for name in tree.files(folder) if is_image_name(name)]
+        masks = [path for path in paths if MASK_END.search(path.rpartition(".")[0].casefold())]
+        images = [path for path in paths if path not in set(masks)]
+        if masks and split is not None:
+            found[split] = match(images, masks, folder, folder)
+    return found
+
+
+def both_folders(tree: Tree, base: str, split: str | None = None) -> tuple[str, str] | None:
+    """The folder of images and the folder of masks inside a folder; None if one is missing.
+
+    Args:
+        tree: Where to look.
+        base: The folder.
+        split: Only folders whose names speak of it; None for all.
+    """
+    names = [name for name in tree.folders(base) if split is None or split_of(name) == split]
+    if len(names) > MANY_FOLDERS:
+        return None  # these are classes
+    masks = [name for name in by_likeness(names, MASK_FOLDERS, MASK_WORD) if holds_images(tree, join(base, name))]
+    images = [name for name in by_likeness(names, IMAGE_FOLDERS, IMAGE_WORD) if name not in masks[:1]]
+    return (join(base, images[0]), join(base, masks[0])) if images and masks else None
+
+
+def by_likeness(names: Sequence[str], usual: Sequence[str], word: re.Pattern[str]) -> list[str]:
+    """Names that are the usual ones, in their order, then those with a word that speaks of the same."""
+    spelled = {name.casefold(): name for name in names}
+    exact = [spelled[name] for name in usual if name in spelled]
+    return exact + [name for low, name in spelled.items() if name not in exact and word.search(low)]
+
+
+def holds_images(tree: Tree, folder: str) -> bool:
+    """Whether there are images below a folder."""
+    return any(map(is_image_name, tree.below(folder)))
+
+
+def match(images: Iterable[str], masks: Iterable[str], image_root: str, mask_root: str) -> Pairs:
+    """Pair images with masks of the same path below their folders, or else of the same name.
+
+    Nothing is returned if fewer than half of the images have a mask: then the folders are something else.
+    """
+    pictures = list(images)
+    by_path: dict[str, str] = {}
+    by_name: dict[str, str] = {}
+    for mask in masks:
+        by_path.setdefault(bare(mask, mask_root), mask)
+    for key, mask in list(by_path.items()):
+        short = MASK_END.sub("", key)
+        by_path.setdefault(short, mask)
+        by_name.setdefault(short.rpartition("/")[2], mask)
+    pairs = Pairs()
+    for image in pictures:
+        key = bare(image, image_root)
+        short = IMAGE_END.sub("", key)
+        found = by_path.get(key) or by_path.get(short) or by_name.get(short.rpartition("/")[2])
+        if found is None:
+            pairs.flaws.note("image without a mask", image)
+        else:
+            pairs.images.append(image)
+            pairs.masks.append(found)
+    for mask in sorted(set(by_path.values()) - set(pairs.masks)):
+        pairs.flaws.note("mask without an image", mask)
+    return pairs if len(pairs.images) >= MATCHED * len(pictures) else Pairs()
+
+
+def bare(path: str, root: str) -> str:
+    """A path below a folder without its suffix, in small letters."""
+    return path.removeprefix(root).lstrip("/").rpartition(".")[0].casefold()
+
+
+SAMPLE = 24  # masks that are looked at where a table names the classes
+MANY = 500  # masks from which on looking at all of them shows progress
+
+
+@dataclass(frozen=True)
+class MaskLook:
+    """What a check wants to know of a mask: height and width, and how many pixels have each code."""
+
+    size: tuple[int, ...]
+    codes: dict[int, int]
+
+
+class MaskScenes(FileScenes):
+    """Images with masks.
+
+    Args:
+        pictures: The images.
+        masks: Paths of their masks.
+        coding: What the values of masks mean.
+        flaws: What was found wrong.
+    """
+
+    task = "segment"
+
+    def __init__(self, pictures: Pictures, masks: Sequence[str], coding: Coding, flaws: Flaws):
+        self.pictures, self.mask_paths, self.coding, self.flaws = pictures, Names(masks), coding, flaws
+        self.labels = np.zeros(len(pictures), dtype=np.int64)
+
+    def codes(self, index: int) -> NDArray[np.int64]:
+        """The codes of the mask's pixels `[H, W]`, as they are in its file."""
+        path = self.mask_paths[index]
+        try:
+            return read_mask(path, self.pictures.tree.read(path), self.coding.colours)
+        except BadImage as error:
+            raise BadImage(self.name(index), f"its mask {path} can't be used: {error.reason}") from None
+
+    def inspect(self, index: int) -> "MaskLook | str":
+        """The mask's size and codes, or why it can't be read."""
+        try:
+            codes = self.codes(index)
+        except BadImage as error:
+            return error.reason
+        values, counts = np.unique(codes, return_counts=True)
+        return MaskLook(codes.shape, dict(zip(values.tolist(), counts.tolist(), strict=True)))
+
+    def annotation(self, index: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+        codes, size = self.codes(index), size or self.size(index)
+        if codes.shape != size:
+            raise BadImage(
+                self.name(index), f"its mask has {spell(codes.shape)} pixels, but the image has {spell(size)}"
+            )
+        return self.coding.apply(codes)
+
+
+def open_masks(
+    tree: Tree,
+    pairs: Mapping[str, Pairs],
+    table: ClassTable | None,
+    ignore: Sequence[str] | None,
+    background: bool | None,
+) -> Data:
+    """Scenes of images and masks.
+
+    Args:
+        tree: Where they are.
+        pairs: Paths of images and masks by split.
+        table: Names of the classes, if a table says them.
+        ignore: Values or classes that are not counted; None for what is usual.
+        background: False: the value 0 is not counted.
+    """
+    masks = [mask for found in pairs.values() for mask in found.masks]
+    sample = masks[:: max(1, len(masks) // SAMPLE)][:SAMPLE]
+    colours = any(is_coloured(tree.read(mask), table) for mask in sample)
+    looked_at = sample if table is not None else masks
+    present = {} if colours else count_codes(tree, looked_at)
+    coding = make_coding(tree.title, table, present, colours, ignore, background)
+    return assemble_masks(tree, pairs, coding)
+
+
+def assemble_masks(tree: Tree, pairs: Mapping[str, Pairs], coding: Coding) -> Data:
+    """The data of images and masks with a known coding."""
+    splits = {
+        split: MaskScenes(Pictures(tree, found.images), found.masks, coding, found.flaws)
+        for split, found in pairs.items()
+    }
+    return Data(tree.title, "masks", coding.classes, **splits)
+
+
+def count_codes(tree: Tree, masks: Sequence[str]) -> dict[int, int]:
+    """Values in masks, and how many pixels have them; what can't be read is left to a check."""
+    counts: Counter[int] = Counter()
+    listed: Iterable[str] = tracked(masks, f"Looking at {len(masks):,} masks") if len(masks) > MANY else masks
+    for path in listed:
+        try:
+            codes = read_mask(path, tree.read(path), colours=False)
+        except BadImage:
+            continue
+        values, numbers = np.unique(codes, return_counts=True)
+        counts.update(dict(zip(values.tolist(), numbers.tolist(), strict=True)))
+    return dict(counts)

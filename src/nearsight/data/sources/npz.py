@@ -1,0 +1,197 @@
+"""Images in NumPy arrays, as `.npz` files keep them."""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..image import to_rgb
+from ..labels import number_labels
+from ..samples import Data, Split, Subset
+from ..split import choose_share
+
+FEW_LEVELS = 16  # values up to this are levels of their own, as in scikit-learn's digits, and not dark bytes
+LAYOUTS = "[n, h, w], [n, h, w, channels] or [n, channels, h, w] with 1, 3 or 4 channels"
+SPELLINGS = {
+    split: [pattern.format(word) for word in words for pattern in ("x_{}", "{}_images", "images_{}", "{}_x")]
+    for split, words in {"train": ["train"], "val": ["val", "valid", "validation"], "test": ["test"]}.items()
+}
+
+
+class Arrays(Split):
+    """Images in one array, which worker processes share.
+
+    Args:
+        title: What the array is called.
+        pixels: Bytes `[n, h, w]` or `[n, h, w, 3 or 4]`.
+        labels: Class numbers `[n]`.
+    """
+
+    def __init__(self, title: str, pixels: NDArray[np.uint8], labels: NDArray[np.int64]):
+        self.title = title
+        self.pixels = pixels
+        self.labels = labels
+
+    def name(self, index: int) -> str:
+        return f"{self.title}[{index}]"
+
+    def read(self, index: int, enough: int | None = None) -> Image.Image:
+        return to_rgb(Image.fromarray(self.pixels[index]))
+
+    def content(self, index: int) -> bytes:
+        return self.pixels[index].tobytes()
+
+
+def open_npz(path: Path) -> Data:
+    """Arrays `x_train`, `y_train` and, if there, `x_val`, `y_val`, `x_test`, `y_test`, `classes`.
+
+    MedMNIST's names (`train_images`, `train_labels`) are known too.
+
+    Raises:
+        ValueError: Arrays are missing, or hold no images and labels.
+    """
+    arrays = load_arrays(path)
+    named = find_splits(path, arrays)
+    if not named:
+        raise ValueError(
+            f"{path} has the arrays {', '.join(arrays) or '(none)'}; images and labels are looked for under x_train, "
+            "y_train, x_val, y_val, x_test, y_test."
+        )
+    images = {split: arrays[image] for split, (image, _) in named.items()}
+    for split, (image, label) in named.items():
+        check_shapes(path, image, images[split], label, arrays[label])
+    images = {split: array for split, array in images.items() if len(array)}  # a split without images is none
+    if not images:
+        raise ValueError(f"{path} has no images.")
+    named = {split: named[split] for split in images}
+    low, high = pixel_range(path, {named[split][0]: array for split, array in images.items()})
+    given = next((arrays[name].ravel() for name in ("classes", "class_names") if name in arrays), None)
+    classes, labels = number_labels(
+        str(path),
+        {split: arrays[label].reshape(-1) for split, (_, label) in named.items()},
+        None if given is None else [as_text(name) for name in given],
+    )
+    splits = {
+        split: Arrays(named[split][0], to_bytes(channels_last(images[split]), low, high), labels[split])
+        for split in images
+    }
+    return Data(str(path), "arrays", classes, **splits)
+
+
+def pixel_range(path: Path, images: Mapping[str, NDArray]) -> tuple[float, float]:
+    """The smallest and the largest value of all images.
+
+    Raises:
+        ValueError: Some are no numbers, or the arrays were scaled differently.
+    """
+    ends = {name: (float(array.min()), float(array.max())) for name, array in images.items()}
+    if not np.isfinite(list(ends.values())).all():
+        raise ValueError(f"{path} has pixels that are not finite numbers (nan or inf); replace them.")
+    shares = [name for name, (_, high) in ends.items() if high <= 1 and images[name].dtype.kind == "f"]
+    large = [name for name, (_, high) in ends.items() if high > FEW_LEVELS]
+    if shares and large:
+        raise ValueError(
+            f"In {path}, {shares[0]} has values up to {ends[shares[0]][1]:.3g} and {large[0]} up to "
+            f"{ends[large[0]][1]:.3g}; scale them alike."
+        )
+    return min(low for low, _ in ends.values()), max(high for _, high in ends.values())
+
+
+def load_arrays(path: Path) -> dict[str, NDArray]:
+    """All arrays of the file, none of them unpickled."""
+    if not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
+        raise ValueError(f"{path} can't be read as an .npz file: it is something else, or cut off.")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise ValueError(f"{path} can't be read as an .npz file: {error}.") from None
+        raise ValueError(
+            f"{path} holds Python objects, which are not opened as they could run a program; "
+            "save its arrays as numbers or fixed-length texts."
+        ) from None
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"{path} is damaged: {error}.") from None
+
+
+def find_splits(path: Path, arrays: Mapping[str, NDArray]) -> dict[str, tuple[str, str]]:
+    """Names of the images and of the labels of each split, however they are spelled."""
+    spelled = {name.lower(): name for name in arrays}
+    found = {}
+    for split, spellings in SPELLINGS.items():
+        for image in spellings:
+            if image not in spelled:
+                continue
+            label = image.replace("images", "labels") if "images" in image else swap_letter(image)
+            if label not in spelled:
+                raise ValueError(f"{path} has images {spelled[image]}, but no labels {label} for them.")
+            found[split] = (spelled[image], spelled[label])
+            break
+    return found
+
+
+def swap_letter(name: str) -> str:
+    """The labels that go with images called `x_train` or `train_x`."""
+    return "y" + name[1:] if name.startswith("x_") else name[:-1] + "y"
+
+
+def check_shapes(path: Path, image: str, images: NDArray, label: str, labels: NDArray) -> None:
+    """Refuse arrays that can't be images and one label for each."""
+    if images.dtype.kind not in "uifb":
+        raise ValueError(f"{image} in {path} holds {images.dtype}, not pixels; numbers are needed.")
+    layout = images.shape
+    if images.ndim not in (3, 4) or 0 in layout[1:] or (images.ndim == 4 and not {layout[1], layout[3]} & {1, 3, 4}):
+        raise ValueError(f"{image} in {path} has the shape {list(layout)}; images are {LAYOUTS}.")
+    if labels.size != len(images) or len(labels) != len(images):
+        raise ValueError(
+            f"{label} in {path} has the shape {list(labels.shape)} for {len(images)} images; "
+            "each image needs one class, as [n] or [n, 1]."
+        )
+
+
+def channels_last(images: NDArray) -> NDArray:
+    """The images as `[n, h, w]` or `[n, h, w, 3 or 4]`."""
+    if images.ndim == 4 and images.shape[3] not in (1, 3, 4):
+        images = images.transpose(0, 2, 3, 1)
+    return images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
+
+
+def to_bytes(images: NDArray, low: float, high: float) -> NDArray[np.uint8]:
+    """The pixels as 0..255, scaled by the range `low`..`high` of all images of the source.
+
+    Values in 0..1 and 0..255 keep their meaning; others, such as 0..16 or 0..4095, are stretched to the whole range.
+    """
+    if low >= 0 and high <= 1 and images.dtype.kind == "f":
+        low, high = 0.0, 1.0
+    elif low >= 0 and FEW_LEVELS < high <= 255:
+        low, high = 0.0, 255.0
+    low = min(low, 0.0)
+    if low == 0.0 and high == 255.0 and images.dtype == np.uint8:
+        return np.ascontiguousarray(images)
+    scale = 255.0 / (high - low) if high > low else 0.0
+    result = np.empty(images.shape, np.uint8)
+    for place, image in enumerate(images):  # one at a time: the whole as float64 would take eight times the memory
+        result[place] = np.rint((image.astype(np.float64) - low) * scale)
+    return result
+
+
+def as_text(value: object) -> str:
+    """A class name that may be bytes or a number."""
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+
+
+def open_digits() -> Data:
+    """Scikit-learn's 1,797 scanned digits of 8×8 pixels; a fifth, always the same, is the test split."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    whole = Arrays("digits", to_bytes(digits.images, 0, 16), digits.target.astype(np.int64))
+    test = choose_share(whole, 0.2, "digits test")
+    train = np.setdiff1d(np.arange(len(whole)), test)
+    classes = tuple(map(str, digits.target_names))
+    return Data("digits", "digits", classes, train=Subset(whole, train), test=Subset(whole, test))

@@ -1,0 +1,196 @@
+"""WebDataset shards: tar archives of images and labels, on a disk or behind a URL."""
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ...console import tracked
+from ..image import decode, is_image_name
+from ..labels import number_labels
+from ..names import Names
+from ..samples import BadImage, Data, Split
+from .urls import Refused, find_shards, open_place, reaching, read_part, read_whole
+
+KEYS = ("label", "class_name", "class", "category", "target", "cls")  # where a .json file may say the label
+
+
+def open_shards(source: str) -> Data:
+    """Images in tar archives, each beside a `.cls` file (a number or a text) or a `.json` file with its label.
+
+    The archives are gone through once, by their headers; images are read by their place afterwards.
+
+    Args:
+        source: A `.tar` file, a folder of them, a pattern such as `shards-{000..010}.tar`, or a URL of these.
+
+    Raises:
+        ValueError: There are no shards, or images without labels in them.
+    """
+    shards = find_shards(source)
+    every = [(split, place) for split, places in shards.items() for place in places]
+    indices: dict[str, list[Index]] = {split: [] for split in shards}
+    for split, place in tracked(every, "Reading the shards' tables of contents") if len(every) > 8 else every:
+        indices[split].append(index_shard(place))
+    empty = [places[0] for split, places in shards.items() if not any(len(part.keys) for part in indices[split])]
+    if empty:
+        raise ValueError(f"{empty[0]} has no images with a .cls or .json file beside them.")
+    labels = {split: np.array([label for part in parts for label in part.labels]) for split, parts in indices.items()}
+    classes, numbered = number_labels(source, {k: as_numbers(v) for k, v in labels.items()}, given_classes(every[0][1]))
+    splits = {split: Shards(shards[split], parts, numbered[split]) for split, parts in indices.items()}
+    return Data(source, "shards", classes, **splits)
+
+
+@dataclass
+class Index:
+    """Where the images of a shard lie, and their labels."""
+
+    keys: list[str] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+
+
+def index_shard(place: str) -> Index:
+    """The contents of a shard, by its headers."""
+    index = Index()
+    try:
+        with reaching(place), open_place(place) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            for key, image, label in samples(place, archive):
+                index.keys.append(key)
+                index.starts.append(image.offset_data)
+                index.sizes.append(image.size)
+                index.labels.append(label)
+    except tarfile.TarError as error:
+        raise ValueError(f"{place} can't be read as a tar archive that is not compressed: {error}.") from None
+    if len(set(index.keys)) < len(index.keys):
+        raise ValueError(f"{place} has two images of the same name; give each its own.")
+    return index
+
+
+def samples(place: str, archive: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo, str]]:
+    """Name, image and label of each sample: of the neighbours whose names are equal up to the first dot."""
+    key: str | None = None
+    image: tarfile.TarInfo | None = None
+    label: str | None = None
+    for member in archive:
+        folder, _, base = member.name.rpartition("/")
+        if not member.isfile() or base.startswith("."):
+            continue
+        stem, _, kind = base.partition(".")
+        if f"{folder}/{stem}" != key:
+            if image is not None:
+                yield image.name, image, known(place, image, label)
+            key, image, label = f"{folder}/{stem}", None, None
+        if is_image_name(base):
+            if image is None or image.name.count(".") > member.name.count("."):  # a.jpg rather than a.mask.png
+                image = member
+        elif kind.lower().rpartition(".")[2] in ("cls", "json"):
+            label = read_label(place, member, archive.extractfile(member)) or label
+    if image is not None:
+        yield image.name, image, known(place, image, label)
+
+
+def known(place: str, image: tarfile.TarInfo, label: str | None) -> str:
+    """The label; an image without one is refused."""
+    if label is None:
+        raise Refused(
+            f"{image.name} in {place} has no label; put a .cls file, or a .json file with the key label, beside it."
+        )
+    return label
+
+
+def read_label(place: str, member: tarfile.TarInfo, file: IO[bytes] | None) -> str | None:
+    """The label in a `.cls` or `.json` file."""
+    content = file.read() if file else b""
+    try:
+        text = content.decode("utf-8").strip()
+        if member.name.lower().endswith(".cls"):
+            return text or None
+        record = json.loads(text)
+    except ValueError as error:
+        raise Refused(f"{member.name} in {place} can't be read: {error}.") from None
+    values = [record[key] for key in KEYS if record.get(key) is not None] if isinstance(record, dict) else []
+    return str(values[0]) if values else None
+
+
+def as_numbers(labels: NDArray) -> NDArray:
+    """Labels as numbers, if all are."""
+    try:
+        return labels.astype(np.int64)
+    except ValueError:
+        return labels
+
+
+def given_classes(place: str) -> list[str] | None:
+    """The names in `classes.txt` (one a line) or `classes.json` (a list) beside the shards or one folder up."""
+    folders = [place.rpartition("/")[0]]
+    if place.count("/") > (3 if "://" in place else 1):  # not beyond a host, nor beyond where the user pointed
+        folders.append(folders[0].rpartition("/")[0])
+    names = ("classes.txt", "classes.json")
+    for file in (f"{folder}/{name}" if folder else name for folder in folders for name in names):
+        content = read_whole(file)
+        if content is None:
+            continue
+        try:
+            text = content.decode("utf-8")
+            found = json.loads(text) if file.endswith(".json") else [line.strip() for line in text.splitlines() if line]
+        except ValueError as error:
+            raise ValueError(f"{file} can't be read: {error}.") from None
+        if not isinstance(found, list):
+            raise ValueError(f"{file} holds no list; it has to name the classes in the order of their numbers.")
+        return [str(name) for name in found]
+    return None
+
+
+class Shards(Split):
+    """Images inside tar archives.
+
+    Args:
+        places: Paths or URLs of the shards.
+        indices: What is in each of them.
+        labels: Class numbers `[n]`.
+    """
+
+    def __init__(self, places: Sequence[str], indices: Sequence[Index], labels: NDArray[np.int64]):
+        self.places = list(places)
+        # Not `commonpath`, which takes a URL for a path and drops a slash.
+        shared = os.path.commonprefix(self.places).rpartition("/")[0]  # noqa: RUF071
+        self.titles = [f"{place[len(shared) :].lstrip('/')}/" for place in places]
+        self.labels = labels
+        self.sizes_of_shards = [len(part.keys) for part in indices]
+        self.shard = np.repeat(np.arange(len(places)), self.sizes_of_shards)
+        self.keys = Names(key for part in indices for key in part.keys)
+        self.starts = np.array([start for part in indices for start in part.starts], dtype=np.int64)
+        self.sizes = np.array([size for part in indices for size in part.sizes], dtype=np.int64)
+        self._open: dict[str, io.FileIO] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open": {}}  # a process opens its own files
+
+    def name(self, index: int) -> str:
+        return self.titles[self.shard[index]] + self.keys[index]
+
+    def read(self, index: int, enough: int | None = None) -> Image.Image:
+        return decode(self.name(index), self.content(index), enough)
+
+    def content(self, index: int) -> bytes:
+        place = self.places[self.shard[index]]
+        try:
+            content = read_part(place, int(self.starts[index]), int(self.sizes[index]), self._open)
+        except OSError as error:
+            raise BadImage(self.name(index), f"its shard can't be read ({str(error).rstrip('.')})") from None
+        if len(content) < self.sizes[index]:
+            raise BadImage(self.name(index), f"{place} is cut off")
+        if len(content) > self.sizes[index]:
+            raise BadImage(self.name(index), f"the server of {place} sends whole files only, not parts of them")
+        return content
+
+    def blocks(self) -> Sequence[int]:
+        return [size for size in self.sizes_of_shards if size]

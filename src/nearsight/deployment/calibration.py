@@ -1,0 +1,144 @@
+"""Real images to compare and to calibrate a model with."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..data.find_images import find_images
+from ..data.image import Files
+from ..data.open import open_any
+from ..data.samples import Data, Split, Subset
+from ..runs.eval_data import match_classes, open_own
+from ..runs.predictor import Trained
+from .model import Subject
+
+SEED = 0
+ORDER = ("val", "test", "train")  # which images answers are compared on
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images to try a model with.
+
+    Attributes:
+        what: What they are, in words.
+        measure: Images that answers are compared on.
+        calibrate: Other images, for the ranges of activations; None where there are too few.
+        labelled: Whether the labels of `measure` are the model's classes.
+    """
+
+    what: str
+    measure: Split
+    calibrate: Split | None
+    labelled: bool
+
+
+class Crops(Split):
+    """The two photographs that come with scikit-learn, cut into 4×4 pieces each."""
+
+    grid = 4
+
+    def __init__(self) -> None:
+        from sklearn.datasets import load_sample_image
+
+        self.photos = {name: load_sample_image(f"{name}.jpg") for name in ("china", "flower")}
+        self.labels = np.zeros(2 * self.grid**2, dtype=np.int64)
+
+    def name(self, index: int) -> str:
+        photo, place = divmod(index, self.grid**2)
+        return f"{list(self.photos)[photo]}, piece {place}"
+
+    def read(self, index: int, enough: int | None = None) -> Image.Image:
+        photo, place = divmod(index, self.grid**2)
+        pixels: NDArray[np.uint8] = list(self.photos.values())[photo]
+        height, width = pixels.shape[0] // self.grid, pixels.shape[1] // self.grid
+        top, left = (place // self.grid) * height, (place % self.grid) * width
+        return Image.fromarray(pixels[top : top + height, left : left + width])
+
+    def content(self, index: int) -> bytes:
+        return self.read(index).tobytes()
+
+
+def find_pictures(subject: Subject, given: str | os.PathLike[str] | None = None) -> Pictures:
+    """The images to try a model with: those given, else the run's own, else two photographs.
+
+    Args:
+        subject: The model.
+        given: Data as `nearsight train` takes them, or a folder of images without labels.
+
+    Raises:
+        ValueError: What was given holds no images, or the run's data are no longer there.
+
+    Example:
+        >>> from nearsight.deployment.model import open_subject
+        >>> found = find_pictures(open_subject("deit_nano"))
+        >>> found.what, len(found.measure)
+        ('two photographs of scikit-learn (china, flower) in 32 pieces', 32)
+    """
+    if given is not None:
+        return of_source(subject, os.fspath(given))
+    if subject.path is None or not subject.path.with_name("data.json").is_file():
+        crops = Crops()
+        return Pictures(
+            f"two photographs of scikit-learn (china, flower) in {len(crops)} pieces", crops, None, labelled=False
+        )
+    trained = Trained(subject.model, subject.name, subject.labels, subject.input, subject.path)
+    data, _ = open_own(trained, None)
+    return of_data(subject, data)
+
+
+def of_source(subject: Subject, source: str) -> Pictures:
+    """Images of data with or without labels."""
+    try:
+        data = open_any(source)
+    except ValueError:
+        if not Path(source).is_dir():
+            raise
+        return of_folder(source)
+    return of_data(subject, data)
+
+
+def of_folder(folder: str) -> Pictures:
+    """All images below a folder, without labels."""
+    paths = find_images([folder])
+    files = Files("", paths, np.zeros(len(paths), dtype=np.int64))
+    return halved(f"the images in {folder}", files, labelled=False)
+
+
+def of_data(subject: Subject, data: Data) -> Pictures:
+    """Images of labelled data; where the model does not know the classes, their labels are not used."""
+    splits = {name: split for name, split in data.splits().items() if len(split)}
+    name = next((name for name in ORDER if name in splits), None)
+    if name is None:
+        raise ValueError(f"{data.source} has no images; give others with --images.")
+    measure, labelled = splits[name], subject.weights == "trained"  # others have numbers for labels, which any may have
+    try:
+        trained = Trained(subject.model, subject.name, subject.labels, subject.input, Path())
+        measure = match_classes(measure, data, trained) if labelled else measure
+    except ValueError:
+        labelled = False
+    words = {"val": "the validation images of", "test": "the test images of", "train": "images of"}
+    what = f"{words[name]} {data.source}"
+    if name != "train" and "train" in splits:
+        return Pictures(what, measure, splits["train"], labelled)
+    return halved(what, measure, labelled)
+
+
+def halved(what: str, split: Split, labelled: bool) -> Pictures:
+    """One half to calibrate with, the other to compare on; a single image is only compared on."""
+    order = np.random.default_rng(SEED).permutation(len(split))
+    half = len(split) // 2
+    if not half:
+        return Pictures(what, split, None, labelled)
+    return Pictures(what, Subset(split, np.sort(order[half:])), Subset(split, np.sort(order[:half])), labelled)
+
+
+def sample(split: Split, most: int) -> Split:
+    """Up to so many images, drawn always in the same way."""
+    if len(split) <= most:
+        return split
+    return Subset(split, np.sort(np.random.default_rng(SEED).permutation(len(split))[:most]))

@@ -1,0 +1,208 @@
+"""Models in the ONNX format, in its standard operators alone."""
+
+import copy
+import logging
+import math
+import operator
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
+
+from .program import INPUT, OUTPUT, Axes, record, written_whole
+from .runtime import need
+
+OPSET = 20  # the first with GELU as one operator
+
+
+def write_onnx(model: nn.Module, path: Path, size: tuple[int, int]) -> Axes:
+    """Write a model as an ONNX file in float32, in one file, with input `images` and output `logits`.
+
+    Args:
+        model: Takes images `[B, C, H, W]`, returns `[B, classes]`; in evaluation mode, usually folded.
+        path: File to write.
+        size: Height and width of the images that it is recorded with, and the only ones where other sizes can't be.
+
+    Returns:
+        Which sides of the input the file leaves open.
+
+    Raises:
+        ValueError: A package is missing, or the model can't be exported.
+        OSError: The file can't be written.
+
+    Example:
+        >>> import tempfile, nearsight
+        >>> model = nearsight.create_model("dwnet_nano", num_classes=10).eval()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_onnx(model, Path(folder) / "model.onnx", (32, 32))
+        Axes(batch=True, size=True)
+    """
+    for package in ("onnx", "onnxscript"):
+        need(package, "Writing an ONNX file")
+    with written_whole(path) as part, quietly():
+        program, axes = record(model, size)
+        translated = translate(program)
+        tidy(translated)
+        name_axes(translated.model, axes)
+        translated.save(part, external_data=False)
+    return axes
+
+
+def translate(program: ExportedProgram) -> Any:
+    """The graph in ONNX's operators, a `torch.onnx.ONNXProgram`.
+
+    PyTorch would first trace the graph twice more, with symbols for sizes, to break up operators; that takes a minute
+    for a model of middling size. The library of translations knows nearly all operators as they were recorded, so that
+    is done only where one is missing.
+    """
+    whole = copy.copy(program)
+    plainly(whole)
+    whole.run_decompositions = lambda table=None: whole  # type: ignore[method-assign, assignment]
+    try:
+        return to_onnx(whole)
+    except torch.onnx.OnnxExporterError:
+        return to_onnx(program)
+
+
+def to_onnx(program: ExportedProgram) -> Any:
+    """PyTorch's translation, without its optimiser: runtimes fold constants faster when they load the file."""
+    return torch.onnx.export(
+        program,
+        input_names=[INPUT],
+        output_names=[OUTPUT],
+        opset_version=OPSET,
+        dynamo=True,
+        optimize=False,
+        verbose=False,
+    )
+
+
+def tidy(translated: Any) -> None:
+    """Compute once what several blocks compute alike, sizes above all, and drop what nobody reads."""
+    from onnx_ir.passes import common
+
+    for step in (
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.IdentityEliminationPass(),
+        common.CommonSubexpressionEliminationPass(),
+        common.DeduplicateInitializersPass(),
+        common.RemoveUnusedNodesPass(),
+    ):
+        translated.model = step(translated.model).model
+
+
+def name_axes(graph: Any, axes: Axes) -> None:
+    """Give the open axes the names that people look for; `graph` is a model of the package `onnx_ir`."""
+    images = graph.graph.inputs[0]
+    names = {str(images.shape[axis]): name for axis, name in axes.names().items()}
+    for value in (*graph.graph.inputs, *graph.graph.outputs):
+        for axis, side in enumerate(value.shape):
+            if str(side) in names:
+                value.shape[axis] = names[str(side)]
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """The exporter without its remarks on missing optional packages and on names of dimensions."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+aten = torch.ops.aten
+UNREAD = {aten._assert_tensor_metadata.default, aten.promote_types.default}
+IN_PLACE = {  # what overwrites its input, and what does the same without
+    aten.add_.Tensor: aten.add.Tensor,
+    aten.relu_.default: aten.relu.default,
+    aten.gelu_.default: aten.gelu.default,
+    aten.hardswish_.default: aten.hardswish.default,
+    aten.hardtanh_.default: aten.hardtanh.default,
+}
+ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # arguments in their order
+FUSED_RANK = 4  # of the one layout in which attention is translated whole
+
+
+def plainly(program: ExportedProgram) -> None:
+    """Write casts, work in place, batch norms, and attention over windows beside heads in operators that are known."""
+    for node in reversed(list(program.graph.nodes)):
+        if node.target in UNREAD and not node.users:
+            program.graph.erase_node(node)
+        elif node.target is aten.to.dtype:
+            node.target = aten._to_copy.default
+            node.args, node.kwargs = node.args[:1], {"dtype": node.args[1]}
+        elif node.target in IN_PLACE and is_fresh(node.args[0]):
+            node.target = IN_PLACE[node.target]
+        elif node.target is aten.batch_norm.default:
+            write_batch_norm(program.graph, node)
+        elif node.target is aten.scaled_dot_product_attention.default:
+            write_attention(program.graph, node)
+    program.graph_module.recompile()
+
+
+def is_fresh(node: Any) -> bool:
+    """Whether nobody else reads the numbers of a node, or those that it is a view of, and sees them overwritten."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or len(node.users) > 1:
+        return False
+    is_view = any(made.alias_info is not None for made in schema.returns)
+    return is_fresh(node.args[0]) if is_view else True
+
+
+def write_batch_norm(graph: Graph, node: Node) -> None:
+    """The norm in evaluation, whose first result is what `batch_norm` returns."""
+    *tensors, training, momentum, epsilon, _ = node.args
+    if training:
+        return
+    with graph.inserting_before(node):
+        normed = call(graph, aten._native_batch_norm_legit_no_training.default, *tensors, momentum, epsilon)
+        replace(graph, node, call(graph, operator.getitem, normed, 0))
+
+
+def write_attention(graph: Graph, node: Node) -> None:
+    """Attention of another rank than four as its formula, softmax(scale * Q K^T + mask) V."""
+    given: dict[str, Any] = dict(zip(ATTENTION, node.args, strict=False)) | node.kwargs
+    queries, keys, values = (given[name] for name in ATTENTION[:3])
+    shape = queries.meta["val"].shape
+    if len(shape) == FUSED_RANK or given.get("is_causal") or given.get("enable_gqa"):
+        return
+    scale = given.get("scale") or 1 / math.sqrt(shape[-1])
+    with graph.inserting_before(node):
+        across = call(graph, aten.transpose.int, keys, -2, -1)
+        scores = call(graph, aten.matmul.default, call(graph, aten.mul.Tensor, queries, scale), across)
+        masked = write_mask(graph, scores, given.get("attn_mask"))
+        replace(graph, node, call(graph, aten.matmul.default, call(graph, aten.softmax.int, masked, -1), values))
+
+
+def write_mask(graph: Graph, scores: Node, mask: Node | None) -> Node:
+    """Scores with a bias added, or with those left alone that a mask is true for."""
+    if mask is None:
+        return scores
+    if mask.meta["val"].dtype == torch.bool:
+        return call(graph, aten.masked_fill.Scalar, scores, call(graph, aten.logical_not.default, mask), -math.inf)
+    return call(graph, aten.add.Tensor, scores, mask)
+
+
+def call(graph: Graph, target: Any, *inputs: Any) -> Node:
+    """A new node, with the shape that its result has."""
+    made = graph.call_function(target, inputs)
+    known = [value.meta["val"] if isinstance(value, Node) else value for value in inputs]
+    made.meta["val"] = target(*known)
+    return made
+
+
+def replace(graph: Graph, node: Node, by: Node) -> None:
+    """Let the readers of a node read another one."""
+    node.replace_all_uses_with(by)
+    graph.erase_node(node)

@@ -1,0 +1,281 @@
+"""Whole numbers of 8 bits in place of floats: ONNX Runtime's static quantisation, with the layers it hurts left out.
+
+Only products with trained weights (convolutions, linear layers) are quantised. Softmax, norms, gates, attention's and
+dynamic kernels' products have no weights to shrink and stay in float. Of the weights 7 bits are used: processors
+without VNNI add two products in 16 bits, which 8 bits of both factors overflow.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.samples import Split
+from ..data.transforms import Input
+from .calibration import Pictures, sample
+from .runtime import Runner, need, run_onnx
+from .verify import Group, batches
+
+OPERATORS = ("Conv", "Gemm", "MatMul")
+CALIBRATED, MEASURED, PROBED = 256, 1000, 16  # images: for ranges, for the verdict, to try a single layer
+BATCH = 16
+BUDGETS = (0.05, 0.025, 0.0125, 0.006)  # error of the logits that is aimed at, in turn
+
+Logits = NDArray[np.float32]
+Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]  # items, title, how many
+
+
+def no_progress(items: Iterable[Any], title: str, total: int) -> Iterable[Any]:
+    """Shows nothing."""
+    return items
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the quantised model answers, beside the float one.
+
+    Attributes:
+        images: How many were shown to both.
+        error: Norm of the logits' difference as a share of the logits' norm.
+        agreement: Share of images with the same first answer.
+        before: Accuracy of the float model; None without labels.
+        after: Accuracy of the quantised model; None without labels.
+    """
+
+    images: int
+    error: float
+    agreement: float
+    before: float | None
+    after: float | None
+
+    @property
+    def lost(self) -> float:
+        """Share of right answers that were lost; without labels, of all answers that changed."""
+        if self.before is None or self.after is None:
+            return 1 - self.agreement
+        return self.before - self.after
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """A model that was quantised.
+
+    Attributes:
+        verdict: How much it lost.
+        layers: How many layers were quantised.
+        kept: Names of sensitive layers that stayed in float.
+        calibrated: Images that the ranges come from.
+        bytes_before: Size of the float model's file.
+        bytes_after: Size of the quantised model's file.
+    """
+
+    verdict: Verdict
+    layers: int
+    kept: tuple[str, ...]
+    calibrated: int
+    bytes_before: int
+    bytes_after: int
+
+
+def quantise(
+    source: Path,
+    target: Path,
+    pictures: Pictures,
+    input: Input,
+    *,
+    margin: float = 0.01,
+    progress: Progress = no_progress,
+) -> Quantised:
+    """Write an ONNX model in 8 bits.
+
+    All layers are quantised first. Where that costs more than the margin, each layer is tried alone and the most
+    sensitive ones stay in float: errors of single layers add up like the sides of a right angle, so the error of what
+    is left can be told before it is tried.
+
+    Args:
+        source: The float model.
+        target: File to write.
+        pictures: Images to calibrate with, and others to measure on.
+        input: How images are shown.
+        margin: Share of right answers that may be lost; without labels, of answers that may change.
+        progress: Wraps what takes time, to show how far the work is.
+
+    Raises:
+        ValueError: There are no images to calibrate with, or the model loses more than the margin.
+    """
+    need("onnx", "Quantising")
+    if pictures.calibrate is None:
+        raise ValueError(f"{pictures.what} are too few to calibrate 8 bits with; give more with --images.")
+    with tempfile.TemporaryDirectory(prefix="nearsight-int8-") as scratch:
+        work = Work(source, Path(scratch), pictures, input, progress)
+        kept, verdict = search(work, margin)
+        work.write(work.layers - set(kept), target)
+    sizes = source.stat().st_size, target.stat().st_size
+    return Quantised(verdict, len(work.layers) - len(kept), kept, work.calibrated, *sizes)
+
+
+def search(work: "Work", margin: float) -> tuple[tuple[str, ...], Verdict]:
+    """The layers that stay in float, and what the rest costs."""
+    whole = verdict = work.judge(work.layers)
+    if whole.error <= BUDGETS[0] and whole.lost <= margin:
+        return (), whole
+    errors = work.probe_layers()
+    for budget in BUDGETS:
+        kept = most_sensitive(errors, budget)
+        if len(kept) == len(errors):
+            break
+        verdict = work.judge(work.layers - set(kept))
+        if verdict.lost <= margin:
+            return kept, verdict
+    if whole.lost <= margin:  # the answers stand, although the figures behind them moved
+        return (), whole
+    raise ValueError(refusal(verdict, margin))
+
+
+def refusal(verdict: Verdict, margin: float) -> str:
+    """Why a quantised model is not shipped."""
+    if verdict.before is None:
+        lost = f"changes {100 * verdict.lost:.1f} % of the answers"
+    else:
+        lost = f"loses {100 * verdict.lost:.1f} points of accuracy"
+    return (
+        f"In 8 bits the model {lost} on {verdict.images:,} images, with its most sensitive layers left in float, and "
+        f"{100 * margin:g} are allowed; nothing was written. Export it without --int8, or allow more with --margin."
+    )
+
+
+def most_sensitive(errors: dict[str, float], budget: float) -> tuple[str, ...]:
+    """The fewest layers without which the others' errors stay within a budget together.
+
+    Example:
+        >>> most_sensitive({"a": 0.3, "b": 0.03, "c": 0.04}, budget=0.05)
+        ('a',)
+    """
+    order = sorted(errors, key=errors.__getitem__, reverse=True)
+    squares = np.array([errors[name] ** 2 for name in order])
+    rest = np.append(np.cumsum(squares[::-1])[::-1], 0.0)  # of what remains when the first k are left out
+    count = int(np.argmax(np.sqrt(rest) <= budget * (1 + 1e-9)))
+    return tuple(order[:count])
+
+
+class Work:
+    """A float model with the ranges of its activations, from which any set of layers can be quantised.
+
+    Attributes:
+        layers: Names of the layers that can be quantised.
+        calibrated: Images that the ranges come from.
+    """
+
+    def __init__(self, source: Path, scratch: Path, pictures: Pictures, input: Input, progress: Progress):
+        assert pictures.calibrate is not None
+        self.scratch, self.input, self.progress = scratch, input, progress
+        self.model = scratch / "float.onnx"
+        simplify(source, self.model)
+        self.layers = frozenset(weighted_layers(self.model))
+        if not self.layers:
+            raise ValueError(f"{source} has no layers with weights; there is nothing to quantise.")
+        self.labelled, self.measured = pictures.labelled, sample(pictures.measure, MEASURED)
+        calibration = sample(pictures.calibrate, CALIBRATED)
+        self.calibrated, self.probed = len(calibration), sample(pictures.calibrate, PROBED)
+        self.ranges = find_ranges(self.model, scratch, self.show(calibration, "Calibrating"))
+        self.truth, self.labels = self.answers(run_onnx(self.model), "Measuring the float model")
+
+    def show(self, split: Split, title: str) -> Iterable[Group]:
+        """Batches of images, with progress."""
+        return self.progress(batches(split, self.input, BATCH), title, -(-len(split) // BATCH))
+
+    def answers(self, runner: Runner, title: str) -> tuple[Logits, NDArray[np.int64]]:
+        """Logits `[n, classes]` for the measured images, and their labels `[n]`."""
+        answered = [(runner(group.images), group.labels) for group in self.show(self.measured, title)]
+        logits, labels = zip(*answered, strict=True)
+        return np.concatenate(logits), np.concatenate(labels)
+
+    def judge(self, layers: Iterable[str]) -> Verdict:
+        """What it costs to quantise these layers."""
+        file = self.write(layers, self.scratch / "candidate.onnx")
+        mine, _ = self.answers(run_onnx(file), "Measuring in 8 bits")
+        said, wanted = mine.argmax(axis=1), self.truth.argmax(axis=1)
+        before = after = None
+        if self.labelled:
+            before, after = (float((answer == self.labels).mean()) for answer in (wanted, said))
+        return Verdict(len(mine), distance(mine, self.truth), float((said == wanted).mean()), before, after)
+
+    def probe_layers(self) -> dict[str, float]:
+        """The error of the logits when one layer alone is quantised, for each."""
+        images = np.concatenate([group.images for group in batches(self.probed, self.input, BATCH)])
+        truth = run_onnx(self.model)(images)
+        file, names = self.scratch / "probe.onnx", sorted(self.layers)
+        errors = {}
+        for name in self.progress(names, "Trying each layer alone", len(names)):
+            errors[name] = distance(run_onnx(self.write([name], file))(images), truth)
+        return errors
+
+    def write(self, layers: Iterable[str], target: Path) -> Path:
+        """Write the model with these layers quantised."""
+        from onnxruntime.quantization import QuantType
+        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+        from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
+
+        quantizer = QDQQuantizer(
+            load_model_with_shape_infer(self.model),
+            True,  # a scale for each output channel
+            True,  # 7 bits for weights
+            QuantType.QInt8,
+            QuantType.QUInt8,
+            self.ranges,
+            sorted(layers),
+            [],
+            list(OPERATORS),
+            {},
+        )
+        quantizer.quantize_model()
+        quantizer.model.save_model_to_file(str(target), False)
+        return target
+
+
+def distance(mine: Logits, truth: Logits) -> float:
+    """Norm of the difference as a share of the norm."""
+    return float(np.linalg.norm(mine - truth) / max(float(np.linalg.norm(truth)), 1e-30))
+
+
+def simplify(source: Path, target: Path) -> None:
+    """Write a model with constants computed and shapes inferred, as the quantiser wants it."""
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    # Symbolic inference gives up on shapes that are computed from the image's; the plain one knows enough.
+    quant_pre_process(str(source), str(target), skip_symbolic_shape=True)
+
+
+def weighted_layers(model: Path) -> list[str]:
+    """Names of the operators that multiply with trained weights."""
+    onnx: Any = need("onnx", "Quantising")
+    graph = onnx.load(model).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    return [node.name for node in graph.node if node.op_type in OPERATORS and node.input[1] in constants]
+
+
+def find_ranges(model: Path, scratch: Path, groups: Iterable[Group]) -> Any:
+    """Smallest and largest value of each activation; a batch at a time, so that memory does not grow with them."""
+    from onnxruntime.quantization.calibrate import CalibrationDataReader, CalibrationMethod, create_calibrator
+
+    class OneBatch(CalibrationDataReader):
+        def __init__(self, batch: Logits):
+            self.batches = [{name: batch}]
+
+        def get_next(self) -> dict[str, Logits] | None:
+            return self.batches.pop() if self.batches else None
+
+    calibrator = create_calibrator(
+        model,
+        list(OPERATORS),
+        augmented_model_path=str(scratch / "ranges.onnx"),
+        calibrate_method=CalibrationMethod.MinMax,
+    )
+    name = calibrator.infer_session.get_inputs()[0].name
+    for group in groups:
+        calibrator.collect_data(OneBatch(group.images))
+    return calibrator.compute_data()

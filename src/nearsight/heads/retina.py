@@ -1,0 +1,115 @@
+"""RetinaNet (Lin et al., 2017): every anchor says what it holds, under a loss that leaves the many empty ones alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torchvision.models.detection._utils import BoxCoder, Matcher
+from torchvision.models.detection.retinanet import RetinaNetHead
+from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image
+from torchvision.ops.boxes import remove_small_boxes
+
+from .anchors import LevelAnchors
+from .base import DenseHead, HeadModule, octaves
+from .fpn import Fpn
+from .image_list import SMALLEST, Canvas, Target, check_objects, detection
+from .pyramid import Levels, Task
+
+OUTSIDE = Matcher.BETWEEN_THRESHOLDS  # left out of the loss
+
+
+@dataclass(frozen=True)
+class Retina(DenseHead):
+    """RetinaNet.
+
+    Attributes:
+        finest: Stride of the finest level.
+        levels: Number of levels, each twice as coarse as the one before.
+        channels: Width of the levels and of the head.
+        anchor_scale: Side of a level's smallest anchor, in strides: 4 makes 32 pixels at stride 8.
+        anchor_steps: Sizes of anchors between a level and the next.
+        ratios: Height over width of the anchors.
+        score_threshold: Weaker detections are left out.
+        nms_threshold: Of two boxes of a class that overlap more, the weaker is left out.
+        candidates: Boxes of a level that are looked at.
+        detections: Detections of an image at most.
+    """
+
+    finest: int = 8
+    levels: int = 5
+    channels: int = 256
+    anchor_scale: float = 4.0
+    anchor_steps: int = 3
+    ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
+    score_threshold: float = 0.05
+    nms_threshold: float = 0.5
+    candidates: int = 1000
+    detections: int = 100
+
+    task: ClassVar[Task] = "detect"
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return octaves(self.finest, self.levels)
+
+    def build(self, levels: Levels, num_classes: int, masks: bool) -> HeadModule:
+        return RetinaModule(self, levels, num_classes)
+
+
+class RetinaModule(HeadModule):
+    """Levels, anchors on them, and two convolutional heads over all levels."""
+
+    def __init__(self, head: Retina, levels: Levels, num_classes: int):
+        super().__init__()
+        self.settings = head
+        self.num_classes = num_classes
+        self.fpn = Fpn(levels, head.channels, head.finest, head.levels, extra="conv")
+        self.anchors = LevelAnchors(self.fpn.strides, head.anchor_scale, head.anchor_steps, head.ratios)
+        per_place = self.anchors.num_anchors_per_location()[0]
+        self.head = RetinaNetHead(head.channels, per_place, num_classes)
+        self.matcher = Matcher(0.5, 0.4, allow_low_quality_matches=True)
+        self.coder = BoxCoder((1.0, 1.0, 1.0, 1.0))
+
+    def forward(self, maps: list[Tensor], canvas: Canvas, targets: Sequence[Any] | None = None) -> Any:
+        levels = self.fpn(maps)
+        answers = {name: answer.float() for name, answer in self.head(levels).items()}
+        anchors = self.anchors.on(levels)
+        if targets is not None:
+            return self.losses(answers, torch.cat(anchors), canvas, targets)
+        counts = [len(level) for level in anchors]
+        logits = answers["cls_logits"].masked_fill(~canvas.inside(torch.cat(anchors))[..., None], -torch.inf)
+        scores, boxes = logits.sigmoid().split(counts, 1), answers["bbox_regression"].split(counts, 1)
+        return [
+            self.detect([s[i] for s in scores], [b[i] for b in boxes], anchors, size)
+            for i, size in enumerate(canvas.sizes)
+        ]
+
+    def losses(
+        self, answers: dict[str, Tensor], anchors: Tensor, canvas: Canvas, targets: Sequence[Any]
+    ) -> dict[str, Tensor]:
+        """Focal loss of the classes and L1 loss of the boxes; anchors in the padding are left out."""
+        objects = check_objects(targets, canvas, self.num_classes, masks=False)
+        matches = []
+        for target, inside in zip(objects, canvas.inside(anchors), strict=True):
+            empty = torch.full_like(inside, Matcher.BELOW_LOW_THRESHOLD, dtype=torch.int64)
+            match = self.matcher(box_iou(target["boxes"], anchors)) if len(target["boxes"]) else empty
+            matches.append(match.masked_fill(~inside & (match < 0), OUTSIDE))
+        losses = self.head.compute_loss(objects, answers, [anchors] * len(objects), matches)
+        return {"classes": losses["classification"], "boxes": losses["bbox_regression"]}
+
+    def detect(self, scores: list[Tensor], codes: list[Tensor], anchors: list[Tensor], size: tuple[int, int]) -> Target:
+        """The detections of one image, from scores `[A, classes]` and coded boxes `[A, 4]` of each level."""
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        for level_scores, level_codes, level_anchors in zip(scores, codes, anchors, strict=True):
+            flat = level_scores.flatten()
+            best, places = flat.topk(min(self.settings.candidates, int((flat > self.settings.score_threshold).sum())))
+            places, labels = places // self.num_classes, places % self.num_classes
+            boxes = self.coder.decode_single(level_codes[places], level_anchors[places])
+            found.append((clip_boxes_to_image(boxes, size), best, labels))
+        boxes, best, labels = (torch.cat(part) for part in zip(*found, strict=True))
+        kept = remove_small_boxes(boxes, SMALLEST)
+        kept = kept[batched_nms(boxes[kept], best[kept], labels[kept], self.settings.nms_threshold)]
+        kept = kept[: self.settings.detections]
+        return detection(boxes[kept], labels[kept], best[kept])

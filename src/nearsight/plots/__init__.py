@@ -1,0 +1,1 @@
+"""One style for everything that is drawn: charts, overlays, panels."""

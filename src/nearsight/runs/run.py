@@ -1,0 +1,254 @@
+"""The folder of a run: its identity, its records, and the lock that keeps others out."""
+
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+import torch
+from filelock import FileLock, Timeout
+from .. import __version__
+from ..atomic import write_whole
+from ..config.recipe import Recipe
+from ..config.files import read_recipe, to_yaml
+from ..data.open import NAMES
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        model: Name of the model.
+        parameters: Numbers that were trained.
+        epoch: The best epoch, counted from 1; its weights are the run's model.
+        epochs: Epochs that were trained.
+        steps: Steps that were trained.
+        task: `classify`, `detect` or `segment`.
+        metric: What the scores are: `accuracy`, `box AP`, `mask AP` or `mIoU`.
+        val_score: Of the best epoch.
+        test_score: Of the best epoch on the test images; None without such.
+        test: All figures of the best epoch on the test images.
+        elapsed: Seconds of training and validation.
+        stopped_early: Whether patience ended the run.
+        bad_images: Unreadable images, with the reasons.
+    """
+
+    model: str
+    parameters: int
+    epoch: int
+    epochs: int
+    steps: int
+    task: str
+    metric: str
+    val_score: float
+    test_score: float | None
+    test: dict[str, float] | None
+    elapsed: float
+    stopped_early: bool
+    bad_images: dict[str, str]
+
+
+class Run:
+    """The folder of a run.
+
+    Attributes:
+        folder: Where it is.
+        flags: What to type behind its folder to go on as it was started.
+    """
+
+    def __init__(self, folder: str | Path, flags: Sequence[str] = ()):
+        self.folder, self.flags = Path(folder), tuple(flags)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.folder / "checkpoints"
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to go on."""
+        return shlex.join(["nearsight", "train", "--resume", str(self.folder), *self.flags])
+
+    def is_begun(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.folder / "data.json").is_file()
+
+    def begin(self, recipe: Recipe, data: dict[str, Any]) -> None:
+        """Write what decides the run; `data.json` last, as the sign that it was begun."""
+        write_whole(self.folder / "recipe.yaml", to_yaml(recipe).encode())
+        write_whole(self.folder / "environment.json", as_json({**environment(), "processes": processes()}))
+        write_whole(self.folder / "data.json", as_json(data))
+
+    def recipe(self) -> Recipe:
+        """The resolved recipe."""
+        if not self.is_begun():
+            command = f"nearsight train DATA --out {shlex.quote(str(self.folder))}"
+            raise ValueError(f"{self.folder} is not the folder of a run; begin one with `{command}`.")
+        return read_recipe(self.folder / "recipe.yaml")
+
+    def data(self) -> dict[str, Any]:
+        """The record of the data and their split."""
+        return read_json(self.folder / "data.json")
+
+    def threads(self) -> int | None:
+        """CPU threads of a run that one process began; None where nothing is known of them."""
+        path = self.folder / "environment.json"
+        about = read_json(path) if path.is_file() else {}
+        return about.get("threads") if about.get("processes", 1) == 1 else None
+
+    def record(self, values: dict[str, Any]) -> None:
+        """Append a line to `metrics.jsonl`."""
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def records(self) -> list[dict[str, Any]]:
+        """The whole lines of `metrics.jsonl`; one that was cut off by a kill is left out."""
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+        return [json.loads(line) for line in lines]
+
+    def forget_after(self, step: int, epoch: int) -> None:
+        """Remove records of steps and validations that are done again."""
+        kept = [
+            values
+            for values in self.records()
+            if values["step"] <= step and (values["kind"] == "step" or values["epoch"] <= epoch)
+        ]
+        write_whole(self.folder / "metrics.jsonl", "".join(json.dumps(values) + "\n" for values in kept).encode())
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write the outcome, as the sign that the run is finished."""
+        write_whole(self.folder / "outcome.json", as_json(asdict(outcome)))
+
+    def outcome(self) -> Outcome | None:
+        """The outcome; None while the run is not finished."""
+        path = self.folder / "outcome.json"
+        return Outcome(**read_json(path)) if path.is_file() else None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; the lock goes with the process, even if it is killed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise ValueError(
+                f"{self.folder} is in use by another process; wait for it, or give another folder with --out."
+            ) from None
+        try:
+            for left in self.folder.glob(".*.part"):  # of `write_whole`, after a kill
+                left.unlink(missing_ok=True)
+            yield
+        finally:
+            lock.release()
+
+
+def resume_flags(track: Sequence[str], cpu: bool) -> list[str]:
+    """The flags that a run does not remember."""
+    return [*(["--cpu"] if cpu else []), *(word for name in track for word in ("--track", name))]
+
+
+def processes() -> int:
+    """Processes that torchrun or accelerate started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def as_json(values: dict[str, Any]) -> bytes:
+    """JSON for people to read; file names that are not UTF-8 keep their bytes."""
+    return json.dumps(values, indent=1, ensure_ascii=False).encode(errors="surrogateescape")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What `as_json` wrote."""
+    return json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+
+
+def environment() -> dict[str, Any]:
+    """Where and with what a run was begun."""
+    import timm
+    import torchvision
+
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "begun": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "versions": {
+            "nearsight": __version__,
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+            "timm": timm.__version__,
+        },
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def processor() -> str:
+    """Name of the CPU, as far as the system tells."""
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.is_file() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def first_difference(old: Recipe, new: Recipe) -> str | None:
+    """The first setting in which two recipes differ, in words; None if they agree."""
+
+    def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+        for key, value in values.items():
+            if isinstance(value, dict) and key != "options":
+                yield from flat(value, f"{prefix}{key}.")
+            else:
+                yield prefix + key, value
+
+    before, after = (dict(flat(recipe.model_dump(mode="json"))) for recipe in (old, new))  # as YAML keeps them
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            return f"{key} is {before.get(key)} there and {after.get(key)} here"
+    return None
+
+
+# What a run, or the comparison that starts it, has written when a kill or a refusal leaves it unbegun.
+WRITTEN_FIRST = {"log.txt", "metrics.jsonl", "checkpoints", "tensorboard", "recipe.yaml", "environment.json"}
+
+
+def check_place(run: Run, source: str) -> None:
+    """Refuse a folder for a new run that lies inside the data, or holds what is not of a run."""
+    if run.is_begun():
+        return
+    refuse_inside(run.folder, source)
+    if not run.folder.is_dir():
+        return
+    held = sorted(entry.name for entry in run.folder.iterdir() if not entry.name.startswith("."))
+    if held and not WRITTEN_FIRST & set(held):
+        raise ValueError(
+            f"{run.folder} holds other things than a run (such as {held[0]}); give --out a new or an empty folder."
+        )
+
+
+def refuse_inside(folder: Path, source: str) -> None:
+    """Refuse a folder inside the data, where it would become a class."""
+    data = data_folder(source)
+    if data is not None and folder.resolve().is_relative_to(data):
+        raise ValueError(f"{folder} lies inside the data {source}; give a folder outside with --out.")
+
+
+def data_folder(source: str) -> Path | None:
+    """The folder that data lie in; None for a file, a name or something else."""
+    if source in NAMES:
+        return None
+    for text in (source, source.partition("?")[0]):
+        path = Path(text).expanduser()
+        if path.is_dir():
+            return path.resolve()
+    return None

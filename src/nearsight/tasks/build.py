@@ -1,0 +1,193 @@
+"""The model of a run: ours or timm's, new or from weights, with a head for the classes at hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import timm
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from torch import nn
+
+from ..checkpoints.format import name_in, read_description
+from ..checkpoints.timm import fit_stem, load_foreign, load_into
+from ..config.recipe import ModelChoice
+from ..data.transforms import Input
+from ..factory import create_model
+from ..models import MODELS
+from ..models.backbone import pair
+from ..models.spec import BackboneSpec, from_json
+from ..retrofit import Choice, apply_choice
+
+SMALL = 64  # up to this side, evaluation shows the whole image
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model and what is needed to build it again.
+
+    Attributes:
+        model: Takes images `[B, 3, H, W]`, returns `[B, classes]`.
+        name: Its name, ours or timm's.
+        timm_options: What timm's `create_model` was given; None for a model of ours, which knows its spec.
+        input: What it wants to be fed.
+    """
+
+    model: nn.Module
+    name: str
+    timm_options: dict[str, Any] | None
+    input: Any  # Input, or SceneInput of a detector or segmenter
+
+
+def build(choice: ModelChoice, classes: int) -> Built:
+    """Build the model of a recipe for a number of classes.
+
+    Example:
+        >>> built = build(ModelChoice(name="deit_nano", img_size=48, patch_size=4), classes=7)
+        >>> built.input.size, built.model.num_classes
+        ((48, 48), 7)
+    """
+    built = build_plain(choice, classes)
+    if not choice.localize:
+        return built
+    return replace(built, model=apply_choice(built.model, Choice.from_json(choice.localize), inplace=True))
+
+
+def build_plain(choice: ModelChoice, classes: int) -> Built:
+    """The model without the parts that `localize` adds."""
+    weights = weights_file(choice.weights)
+    if weights is not None and weights.with_suffix(".json").is_file():
+        description = read_description(weights)
+        if description.get("timm") is not None:
+            if choice.name is not None and plain(choice.name) != description["name"]:
+                raise ValueError(f"{weights} holds the weights of {description['name']}, not of {choice.name}.")
+            return build_foreign(choice, classes, weights, description)
+        return build_own(choice, classes, weights)
+    if choice.name is None:
+        raise ValueError("No model was named; give --model, or weights that know their model.")
+    if choice.name in MODELS:
+        if choice.weights == "pretrained":
+            raise ValueError(
+                f"timm has no pretrained weights of {choice.name}; give a file that `nearsight convert` wrote as "
+                "model.weights."
+            )
+        if weights is not None:
+            read_description(weights)  # says what is missing
+        return build_own(choice, classes, None)
+    return build_timm(choice, classes, weights)
+
+
+def build_own(choice: ModelChoice, classes: int, weights: Path | None) -> Built:
+    """A model of ours, new or from a converted file or a former run."""
+    name = choice.name if weights is None else held_name(choice, weights)
+    model = create_model(
+        choice.name if weights is None else None,
+        img_size=choice.img_size,
+        patch_size=choice.patch_size if weights is None else None,
+        num_classes=classes,
+        weights=weights,
+        drop_rate=choice.drop,
+        drop_path_rate=choice.drop_path,
+        **choice.options,
+    )
+    return Built(model, name or "model", None, input_of(model, choice.img_size))
+
+
+def held_name(choice: ModelChoice, weights: Path) -> str | None:
+    """Name of our model that weights are of; another model or patch size that is asked for is refused."""
+    description = read_description(weights)
+    name = name_in(description)
+    if choice.name is not None and choice.name != name:
+        other = name or "a model without a registered name"
+        raise ValueError(f"{weights} holds the weights of {other}, not of {choice.name}; leave the name out.")
+    spec: BackboneSpec = from_json(description["spec"])
+    if choice.patch_size not in (None, spec.embed.stride):
+        raise ValueError(
+            f"{weights} holds a {name or 'model'} for patches of {spec.embed.stride} pixels; leave model.patch_size "
+            f"out, or give {spec.embed.stride}."
+        )
+    return name
+
+
+def build_foreign(choice: ModelChoice, classes: int, weights: Path, description: dict[str, Any]) -> Built:
+    """A model of timm from a former run."""
+    size = description["timm"].get("img_size")
+    if size is not None and choice.img_size not in (None, size):
+        raise ValueError(
+            f"{weights} holds a {description['name']} for images of {size} pixels; leave model.img_size out, or give "
+            f"{size}."
+        )
+    if choice.patch_size is not None:
+        raise ValueError(f"{weights} holds a {description['name']}, whose patch size is its own; leave it out.")
+    options = description["timm"] | timm_options(choice)
+    model = load_foreign(weights, num_classes=classes, options=options)
+    return Built(model, description["name"], options, input_of(model, choice.img_size or description["img_size"]))
+
+
+def timm_options(choice: ModelChoice) -> dict[str, Any]:
+    """What timm's `create_model` is told beside the image size."""
+    path = {} if choice.drop_path is None else {"drop_path_rate": choice.drop_path}
+    return {"drop_rate": choice.drop, **path, **choice.options}
+
+
+def build_timm(choice: ModelChoice, classes: int, weights: Path | None) -> Built:
+    """A model of timm; what it can't be told (the image size, stochastic depth) is left out."""
+    name = plain(choice.name or "")
+    if not timm.is_model(name):
+        near = get_close_matches(name, [*MODELS, *timm.list_models()], 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"Neither Nearsight nor timm has a model {name!r}; {hint}`nearsight models` lists ours.")
+    options = timm_options(choice)
+    if choice.img_size is not None:
+        options["img_size"] = choice.img_size
+    if choice.patch_size is not None:
+        options["patch_size"] = choice.patch_size
+    pretrained = choice.weights == "pretrained"
+    model, options = create_timm(name, classes, options, pretrained)
+    if weights is None and not pretrained and choice.img_size is not None:
+        options["stem_stride"] = fit_stem(model, choice.img_size)
+    if weights is not None:
+        load_into(model, weights)
+    return Built(model, name, options, input_of(model, choice.img_size))
+
+
+def create_timm(name: str, classes: int, options: dict[str, Any], pretrained: bool) -> tuple[nn.Module, dict[str, Any]]:
+    """timm's model, and the options that it took: some families have no image size or stochastic depth to set."""
+    for optional in ((), ("img_size",), ("drop_path_rate",), ("img_size", "drop_path_rate")):
+        taken = {key: value for key, value in options.items() if key not in optional}
+        try:
+            return timm.create_model(name, pretrained=pretrained, num_classes=classes, **taken), taken
+        except TypeError as error:
+            refused = error
+    if "'patch_size'" in str(refused):
+        raise ValueError(f"timm's {name} has no patch size to set; leave patch_size out.")
+    raise ValueError(f"timm's {name} does not take these options ({refused}); see timm.create_model.")
+
+
+def plain(name: str) -> str:
+    """timm's own name of a model that may be written `timm/name`."""
+    return name.removeprefix("timm/")
+
+
+def weights_file(given: str | None) -> Path | None:
+    """The file of weights that a path stands for: itself, or that of a run's folder."""
+    if given is None or given == "pretrained":
+        return None
+    path = Path(given)
+    file = path / "model.safetensors" if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"There are no weights at {file}; give a converted file or the folder of a finished run.")
+    return file
+
+
+def input_of(model: nn.Module, img_size: int | Sequence[int] | None) -> Input:
+    """What a model wants to be fed, in the size it is trained with."""
+    about: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
+    size = pair(img_size or getattr(model, "img_size", None) or about.get("input_size", (3, 224, 224))[1:])
+    return Input(
+        size,
+        mean=tuple(about.get("mean", IMAGENET_DEFAULT_MEAN)),
+        std=tuple(about.get("std", IMAGENET_DEFAULT_STD)),
+        crop=1.0 if max(size) <= SMALL else about.get("crop_pct", 0.875),
+    )

@@ -1,0 +1,325 @@
+"""The training loop: one for all models, on one process or many.
+
+Every random draw follows from the seed and from what is drawn (`data.loader`), so a run that is resumed ends with the
+same bits as one that never stopped, and several processes learn what one would.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from ..config.recipe import Recipe
+from ..data import Split
+from ..data.loader import scramble
+from ..runs.predictor import save_trained
+from ..runs.run import Outcome, Run, check_place, resume_flags
+from .distributed import Step, agree, share_bad
+from .optim import learning_rate
+from .progress import Display
+from .session import (
+    Prepared,
+    Session,
+    check_same,
+    make_accelerator,
+    open_session,
+    prepare,
+    prepare_again,
+    training_batches,
+)
+from .signals import (
+    Interrupted,
+    StopFlag,
+    check_validation,
+    check_weights,
+    describe_failure,
+    describe_last,
+    listening,
+    note_bad,
+    refuse_to_go_on,
+)
+from .summary import write_summary
+
+RECORDS = 20  # of steps in an epoch
+
+
+def run_training(
+    source: str,
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    track: Sequence[str] = (),
+    quiet: bool = False,
+    cpu: bool = False,
+) -> Outcome:
+    """Train a model, or go on with a run of the same settings in this folder.
+
+    Args:
+        source: The data; see `nearsight.data.open_data`.
+        recipe: How to train; what it leaves open follows the data.
+        folder: Of the run. It is made if it does not exist.
+        track: Trackers of accelerate beside TensorBoard: `wandb`, `mlflow`, ...
+        quiet: Show no progress.
+        cpu: Do not use a GPU.
+
+    Returns:
+        What came of it; the same is in `outcome.json`.
+
+    Raises:
+        ValueError: The data, the recipe or the folder can't be used, or the loss is no longer a number.
+        Interrupted: A signal ended the run; its checkpoint is written.
+
+    Example:
+        >>> import tempfile
+        >>> from nearsight.training import load_recipe, run_training
+        >>> recipe = load_recipe("small-data", {"model.name": "deit_nano", "epochs": 1, "data.limit": 64, "batch": 32})
+        >>> outcome = run_training("digits", recipe, tempfile.mkdtemp(), quiet=True)
+        >>> outcome.steps
+        2
+    """
+    run = Run(folder, resume_flags(track, cpu))
+    check_place(run, source)
+    accelerator = make_accelerator(run, recipe, track, cpu)
+    with run.locked() if accelerator.is_main_process else nullcontext():
+        prepared = prepare(source, recipe)
+        if run.is_begun():
+            check_same(run, prepared)
+        return finished(run, accelerator) or train(run, prepared, accelerator, quiet)
+
+
+def resume_training(
+    folder: str | Path, *, track: Sequence[str] = (), quiet: bool = False, cpu: bool = False
+) -> Outcome:
+    """Go on with the run in a folder, from its last checkpoint."""
+    run = Run(folder, resume_flags(track, cpu))
+    recipe = run.recipe()
+    accelerator = make_accelerator(run, recipe, track, cpu)
+    with run.locked() if accelerator.is_main_process else nullcontext():
+        return finished(run, accelerator) or train(run, prepare_again(run), accelerator, quiet)
+
+
+def finished(run: Run, accelerator: Accelerator) -> Outcome | None:
+    """The outcome of a run that is finished; its page is written if a kill came in between."""
+    outcome = run.outcome()
+    if outcome is not None and accelerator.is_main_process and not (run.folder / "summary.md").is_file():
+        write_summary(run.folder)
+    return outcome
+
+
+def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool) -> Outcome:
+    """Train to the end, write the model of the best epoch, and say what came of it."""
+    session = open_session(run, prepared, accelerator)
+    if accelerator.is_main_process and not run.is_begun():  # not before: a refused start leaves the folder free
+        run.begin(prepared.recipe, prepared.record)
+    accelerator.init_trackers(run.folder.absolute().name)
+    recipe, progress = session.recipe, session.progress
+    display = Display(
+        recipe.epochs,
+        recipe.epochs * session.steps_per_epoch,
+        recipe.batch,
+        session.task.metric.title,
+        quiet or not accelerator.is_main_process,
+    )
+    try:
+        with listening() as flag, display:
+            for name, count in prepared.data.left_out.items():
+                display.say(f"{name}: {count:,} images are passed over, since they are in no class folder of a split.")
+            display.begin(progress.step)
+            batches = iter(training_batches(session, prepared.train))
+            while not session.is_done:
+                train_epoch(session, batches, flag, display)
+                finish_epoch(session, prepared.val, flag, display)
+            if progress.epoch < recipe.epochs:
+                display.say(f"stopped early: no better for {recipe.patience} epochs")
+            display.show_finish()
+            outcome = finish(session, prepared, flag)
+    except (OSError, EOFError, RuntimeError) as error:
+        if (said := describe_failure(session, error)) is None:
+            raise
+        raise ValueError(f"{said}. {describe_last(session)}; go on with: {run.resume_command}") from None
+    accelerator.end_training()
+    return outcome
+
+
+def train_epoch(session: Session, batches: Iterator[Any], flag: StopFlag, display: Display) -> None:
+    """Train to the end of the epoch in progress."""
+    progress, every = session.progress, session.recipe.saving.every * 60
+    record_every = max(1, session.steps_per_epoch // RECORDS)
+    end = (progress.epoch + 1) * session.steps_per_epoch
+    saved = mark = time.monotonic()
+    while progress.step < end:
+        rate = set_rates(session)
+        loss, norm, signal_number, is_save_due = take_step(session, batches, flag, mark - saved > every)
+        now = time.monotonic()
+        progress.step += 1
+        progress.elapsed += now - mark
+        for name, value in {"loss": loss, "grad_norm": norm, "seconds": now - mark}.items():
+            progress.sums[name] += value
+        mark = now
+        if progress.step % record_every == 0:
+            record(session, {"kind": "step", "epoch": progress.epoch, "step": progress.step, "loss": loss, "lr": rate})
+        display.show_step(progress.epoch, progress.step, loss)
+        if signal_number:
+            leave(session, signal_number)
+        if is_save_due and progress.step < end:
+            save_checkpoint(session)
+            saved = time.monotonic()
+
+
+def leave(session: Session, signal_number: int) -> NoReturn:
+    """End the run after a checkpoint, because a signal asked for it."""
+    save_checkpoint(session)
+    session.accelerator.end_training()  # trackers write what they hold back
+    raise Interrupted(signal_number, session.progress.step, session.run.resume_command)
+
+
+def take_step(session: Session, batches: Iterator[Any], flag: StopFlag, is_save_due: bool = False) -> Step:
+    """One step of the optimizer."""
+    accelerator, recipe, progress = session.accelerator, session.recipe, session.progress
+    first_part = accelerator.process_index * recipe.accumulate
+    total = torch.zeros((), device=accelerator.device)
+    for part in range(recipe.accumulate):
+        batch = next(batches)
+        note_bad(session, batch.bad)
+        prepared = session.task.prepare(batch, progress.epoch, progress.step)
+        torch.manual_seed(scramble(recipe.seed, progress.step, first_part + part) >> 1)  # dropout, stochastic depth
+        last = part == recipe.accumulate - 1
+        with nullcontext() if last else accelerator.no_sync(session.model):
+            with session.autocast():
+                loss = session.task.loss(session.model, *prepared) / recipe.accumulate
+            accelerator.backward(loss)
+        total += loss.detach()
+    parameters = [p for p in session.model.parameters() if p.grad is not None]
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    step = agree(session, total, norm, flag.number, is_save_due)
+    if not (math.isfinite(step.loss) and math.isfinite(step.norm)):
+        refuse_to_go_on(session, step.loss, step.norm)
+    if recipe.optimizer.clip is not None:
+        nn.utils.clip_grads_with_norm_(parameters, recipe.optimizer.clip, norm)
+    session.optimizer.step()
+    session.optimizer.zero_grad()
+    if session.average is not None:
+        session.average.update(session.built.model, progress.step)
+    return step
+
+
+def set_rates(session: Session) -> float:
+    """Set the learning rates for the next step; returns the share of the full rate."""
+    recipe = session.recipe
+    share = learning_rate(recipe.schedule, recipe.epochs, session.progress.step / session.steps_per_epoch)
+    for group, base in zip(session.optimizer.param_groups, session.base_rates, strict=True):
+        group["lr"] = base * share
+    return max(session.base_rates) * share
+
+
+def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display) -> None:
+    """Validate, record the epoch's figures, and write a checkpoint."""
+    progress, recipe, began = session.progress, session.recipe, time.monotonic()
+    display.show_evaluation()
+    figures = evaluate(session, val, flag)
+    check_validation(session, figures)
+    seconds = time.monotonic() - began
+    progress.elapsed += seconds
+    progress.epoch += 1
+    score = figures[session.task.metric.key]
+    if progress.best is None or score > progress.best:
+        progress.best, progress.best_epoch = score, progress.epoch
+        progress.best_name = progress.name(session.steps_per_epoch)
+    images = session.steps_per_epoch * recipe.batch
+    values = {
+        "kind": "epoch",
+        "epoch": progress.epoch,
+        "step": progress.step,
+        "loss": progress.sums["loss"] / session.steps_per_epoch,
+        "grad_norm": progress.sums["grad_norm"] / session.steps_per_epoch,
+        **{f"val_{name}": value for name, value in figures.items()},
+        "val_score": score,
+        "lr": max(group["lr"] for group in session.optimizer.param_groups),
+        "seconds": progress.sums["seconds"],
+        "eval_seconds": seconds,
+        "images_per_second": images / progress.sums["seconds"],
+        "elapsed": progress.elapsed,
+    }
+    progress.sums = dict.fromkeys(progress.sums, 0.0)
+    record(session, values)
+    save_checkpoint(session)
+    display.show_epoch(values, progress.elapsed / progress.epoch * (recipe.epochs - progress.epoch))
+
+
+def evaluate(session: Session, split: Split, flag: StopFlag | None = None) -> dict[str, float]:
+    """Figures of the model on a split; the processes share the images."""
+    accelerator, model = session.accelerator, session.answering
+    mine = range(accelerator.process_index, len(split), accelerator.num_processes)
+    batch = max(1, session.recipe.batch // session.recipe.accumulate)
+    training = model.training
+    model.eval()
+    meter = session.task.meter()
+    for images in session.task.eval_loader(split, batch, session.workers, mine):
+        note_bad(session, images.bad)
+        with session.autocast():
+            meter.add(model, images)
+        if flag is not None and flag.number and accelerator.num_processes == 1:
+            leave(session, flag.number)
+    if accelerator.num_processes > 1:
+        meter.gather(accelerator)
+    model.train(training)
+    return meter.figures()
+
+
+def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
+    """Write the model of the best epoch, its figures on the test images, and the pages of the run."""
+    progress, built, run, test = session.progress, session.built, session.run, prepared.data.test
+    session.average = None
+    built.model.load_state_dict(session.checkpoints.weights(progress.best_name))
+    built.model.eval()
+    tested = evaluate(session, test, flag) if test is not None else None
+    share_bad(session)
+    outcome = Outcome(
+        model=built.name,
+        parameters=sum(p.numel() for p in built.model.parameters()),
+        epoch=progress.best_epoch,
+        epochs=progress.epoch,
+        steps=progress.step,
+        task=prepared.data.task,
+        metric=session.task.metric.title,
+        val_score=progress.best or 0.0,
+        test_score=tested[session.task.metric.key] if tested else None,
+        test=tested,
+        elapsed=progress.elapsed,
+        stopped_early=progress.epoch < session.recipe.epochs,
+        bad_images=progress.bad,
+    )
+    if session.accelerator.is_main_process:
+        best = next(r for r in run.records() if r["kind"] == "epoch" and r["epoch"] == progress.best_epoch)
+        file = run.folder / "model.safetensors"
+        save_trained(built, prepared.data.task, prepared.data.classes, file, best.get("val_threshold"))
+        run.finish(outcome)
+        write_summary(run.folder)
+    session.accelerator.wait_for_everyone()
+    return outcome
+
+
+def save_checkpoint(session: Session) -> None:
+    """Write a checkpoint; the first process does it for all."""
+    check_weights(session)
+    share_bad(session)
+    if session.accelerator.is_main_process:
+        average = session.average.module if session.average else None
+        session.checkpoints.write(session.progress, session.built.model, session.optimizer, average)
+    session.accelerator.wait_for_everyone()
+
+
+def record(session: Session, values: dict[str, object]) -> None:
+    """Write figures to `metrics.jsonl` and to the trackers."""
+    if not session.accelerator.is_main_process:
+        return
+    session.run.record(values)
+    numbers = {name: value for name, value in values.items() if isinstance(value, float)}
+    prefix = "train" if values["kind"] == "step" else "epoch"
+    session.accelerator.log({f"{prefix}/{name}": value for name, value in numbers.items()}, step=session.progress.step)

@@ -1,0 +1,301 @@
+"""Before the first step: the data with their splits, and the recipe with everything decided."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import ProjectConfiguration
+from timm.utils import ModelEmaV3
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ..config.recipe import Recipe
+from ..data import BadImage, Data, Split, open_data
+from ..data.loader import Batches, default_workers
+from ..data.open import open_again
+from ..data.sources.urls import is_pattern
+from ..data.split import complete_splits, describe_splits, limit_train
+from ..runs.checkpoint import Checkpoints, Progress
+from ..runs.run import Run, first_difference
+from ..tasks.base import Task
+from ..tasks.build import Built, build
+from ..tasks.classify import Classify
+from ..tasks.defaults import fill_in
+from ..tasks.dense import Detect, Segment
+from ..tasks.dense_build import build_scenes
+from ..tasks.dense_defaults import fill_in_scenes
+from .distributed import check_together, join_model
+from .optim import make_optimizer
+from .teacher import Teacher
+
+NOT_ON_DISK = ("digits", "shapes", "torchvision", "hub")  # kinds of data that a name stands for
+LOOKED_AT = 32  # images whose size stands for all
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run trains on and how.
+
+    Attributes:
+        data: With the splits `train` and `val`.
+        train: Images to learn from.
+        val: Images to validate with.
+        recipe: With nothing left open.
+        record: Of the data, for the run's folder.
+    """
+
+    data: Data
+    train: Split
+    val: Split
+    recipe: Recipe
+    record: dict[str, Any]
+
+
+def prepare(source: str, recipe: Recipe) -> Prepared:
+    """Open the data, set validation images aside, and decide what the recipe leaves open."""
+    recipe = anchor(recipe)
+    data = open_data(source, recipe.task)
+    if data.train is None:
+        raise ValueError(f"{source} has no training images, only {', '.join(data.splits())}.")
+    data = complete_splits(data, val_fraction=recipe.data.val_fraction, seed=recipe.data.split_seed)
+    if recipe.data.limit is not None:
+        data = limit_train(data, recipe.data.limit, recipe.data.split_seed)
+    train, val = both(data)
+    return Prepared(data, train, val, complete(recipe, data, train), {**describe_splits(data), "folder": os.getcwd()})
+
+
+def complete(recipe: Recipe, data: Data, train: Split) -> Recipe:
+    """The recipe with everything decided that it leaves to the data."""
+    if recipe.task == "classify":
+        return fill_in(recipe, len(train), len(data.classes), typical_side(train))
+    return fill_in_scenes(recipe, data, train)
+
+
+def prepare_again(run: Run) -> Prepared:
+    """The data and the recipe of a run that was begun."""
+    recipe, record = run.recipe(), run.data()
+    check_there(run, record)
+    data = open_again(record)
+    train, val = both(data)
+    return Prepared(data, train, val, recipe, record)
+
+
+def check_there(run: Run, record: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run whose files or folder of data were moved or removed."""
+    bare = record["source"].partition("?")[0]
+    if record["kind"] in NOT_ON_DISK or is_pattern(record["source"]):
+        return
+    places = [os.path.expanduser(text) for text in (record["source"], bare)]
+    begun_in = record.get("folder", "")
+    if not any(os.path.exists(path) or os.path.exists(os.path.join(begun_in, path)) for path in places):
+        place = os.path.join(begun_in, places[1])
+        raise ValueError(
+            f"{run.folder} needs its data at {place}, where nothing is; put them back, or link them there."
+        )
+
+
+def anchor(recipe: Recipe) -> Recipe:
+    """The recipe with absolute paths of weights, so that the run can be resumed from another folder."""
+    changes: dict[str, Any] = {}
+    if recipe.model.weights is not None and os.path.exists(recipe.model.weights):
+        changes["model"] = recipe.model.model_copy(update={"weights": os.path.abspath(recipe.model.weights)})
+    if recipe.distill is not None and recipe.distill.weights is not None:
+        changes["distill"] = recipe.distill.model_copy(update={"weights": os.path.abspath(recipe.distill.weights)})
+    return recipe.model_copy(update=changes)
+
+
+def both(data: Data) -> tuple[Split, Split]:
+    """The splits that training needs."""
+    if data.train is None or data.val is None:
+        raise ValueError(f"{data.source} has no images to train with and to validate with.")
+    return data.train, data.val
+
+
+def typical_side(split: Split) -> int:
+    """Median of the shorter sides of some images, in pixels."""
+    sides = []
+    for index in np.linspace(0, len(split) - 1, min(LOOKED_AT, len(split))).astype(int):
+        try:
+            sides.append(min(split.read(int(index)).size))
+        except BadImage:
+            continue
+    if not sides:
+        raise ValueError("None of the first training images can be read; run `nearsight data check` on the data.")
+    return int(np.median(sides))
+
+
+@dataclass
+class Session:
+    """Everything that a run works with."""
+
+    run: Run
+    accelerator: Accelerator
+    recipe: Recipe
+    built: Built
+    model: nn.Module  # as the processes share it
+    optimizer: torch.optim.Optimizer
+    base_rates: list[float]
+    average: ModelEmaV3 | None
+    task: Task
+    checkpoints: Checkpoints
+    progress: Progress
+    steps_per_epoch: int
+    workers: int
+    images: int  # of all splits
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all epochs are trained, or validation has not improved for too long."""
+        progress, patience = self.progress, self.recipe.patience
+        waited = progress.epoch - progress.best_epoch
+        return progress.epoch >= self.recipe.epochs or (patience is not None and waited >= patience)
+
+    def autocast(self) -> torch.autocast:
+        """Half the bits for matrix products, if the recipe wants it."""
+        return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16")
+
+    @property
+    def answering(self) -> nn.Module:
+        """The model whose answers count: the running mean of the weights where there is one."""
+        return self.built.model if self.average is None else self.average.module
+
+
+def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Session:
+    """Build the model and its optimizer, and bring them to the last checkpoint if there is one."""
+    recipe, data = prepared.recipe, prepared.data
+    check_batch(recipe, len(prepared.train), accelerator.num_processes)
+    torch.manual_seed(recipe.seed)
+    built = build_for(recipe, data)
+    model, device = built.model, accelerator.device
+    check_norms(model, recipe.batch // (recipe.accumulate * accelerator.num_processes))
+    teacher = Teacher(recipe.distill, data.classes, built.input, device) if recipe.distill else None
+    answer_apart: Any = getattr(model, "set_distilled_training", None)  # models with a distillation token have it
+    if teacher is not None and answer_apart is not None:
+        answer_apart(True)
+    if device.type == "cuda" and accelerator.num_processes > 1:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        built = replace(built, model=model)
+    model.to(device).train()
+    optimizer = make_optimizer(model, recipe.optimizer, recipe.batch)
+    base_rates = [group["lr"] for group in optimizer.param_groups]
+    average = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
+
+    steps_per_epoch = len(prepared.train) // recipe.batch
+    checkpoints = Checkpoints(run.checkpoints, recipe.saving.keep, steps_per_epoch)
+    progress = checkpoints.read_last(model, optimizer, average.module if average else None)
+    if accelerator.is_main_process:
+        checkpoints.remove_unfinished()
+        run.forget_after(progress.step, progress.epoch)
+    check_together(run, accelerator, progress.step)
+    return Session(
+        run=run,
+        accelerator=accelerator,
+        recipe=recipe,
+        built=built,
+        model=join_model(model, accelerator),
+        optimizer=optimizer,
+        base_rates=base_rates,
+        average=average,
+        task=make_task(prepared, built, device, teacher),
+        checkpoints=checkpoints,
+        progress=progress,
+        steps_per_epoch=steps_per_epoch,
+        workers=default_workers(data.kind, device) if recipe.data.workers is None else recipe.data.workers,
+        images=sum(map(len, data.splits().values())),
+    )
+
+
+def build_for(recipe: Recipe, data: Data) -> Built:
+    """The model of a recipe, for the classes of the data."""
+    if recipe.task == "classify":
+        return build(recipe.model, len(data.classes))
+    return build_scenes(recipe, len(data.classes), data.masks)
+
+
+def make_task(prepared: Prepared, built: Built, device: torch.device, teacher: Teacher | None) -> Task:
+    """The task of a recipe, for its data and its model."""
+    recipe, data = prepared.recipe, prepared.data
+    if recipe.task == "classify":
+        return Classify(recipe, prepared.train.labels, len(data.classes), built.input, device, teacher)
+    kind = Detect if recipe.task == "detect" else Segment
+    masks = bool(getattr(built.model, "masks", False))
+    return kind(recipe, len(data.classes), masks, built.input, device)
+
+
+def training_batches(session: Session, split: Split) -> DataLoader:
+    """Batches of this process, from the next step to the last."""
+    recipe, accelerator = session.recipe, session.accelerator
+    rank, accumulate = accelerator.process_index, recipe.accumulate
+    batches = Batches(
+        split,
+        batch=recipe.batch,
+        epochs=recipe.epochs,
+        repeats=recipe.augment.repeats,
+        seed=recipe.seed,
+        start=session.progress.step,
+        parts=accelerator.num_processes * accumulate,
+        mine=range(rank * accumulate, (rank + 1) * accumulate),
+    )
+    return session.task.train_loader(split, batches, session.workers)
+
+
+def make_accelerator(run: Run, recipe: Recipe, track: Sequence[str], cpu: bool) -> Accelerator:
+    """Device, processes and trackers; processes that can't share a batch are refused before the data are opened."""
+    available = [str(tracker) for tracker in get_available_trackers()]
+    for name in track:
+        if name not in available:
+            raise ValueError(f"The tracker {name!r} is not installed; there are {', '.join(sorted(available))}.")
+    accelerator = Accelerator(
+        cpu=cpu or not torch.accelerator.is_available(),  # said outright, or several processes would not find together
+        mixed_precision="no",  # `Session.autocast` does it: accelerate could not change it from one run to the next
+        log_with=["tensorboard", *track],
+        project_config=ProjectConfiguration(str(run.folder), logging_dir=str(run.folder / "tensorboard")),
+    )
+    check_parts(recipe, accelerator.num_processes)
+    return accelerator
+
+
+def check_same(run: Run, prepared: Prepared) -> None:
+    """Refuse to go on with a run of other settings or other data."""
+    if difference := first_difference(run.recipe(), prepared.recipe):
+        raise ValueError(
+            f"{run.folder} holds a run with other settings ({difference}); go on with it as it was "
+            f"(`{run.resume_command}`), or give another folder with --out."
+        )
+    if {**run.data(), "folder": None} != {**prepared.record, "folder": None}:
+        raise ValueError(
+            f"{run.folder} holds a run on other data ({run.data()['source']}); give another folder with --out."
+        )
+
+
+def check_batch(recipe: Recipe, images: int, processes: int) -> None:
+    """Refuse batches that can't be filled, or not divided."""
+    if images < recipe.batch:
+        raise ValueError(f"A batch of {recipe.batch} is more than the {images} training images; give --batch {images}.")
+    check_parts(recipe, processes)
+
+
+def check_parts(recipe: Recipe, processes: int) -> None:
+    """Refuse batches that can't be divided; one that the data decide (0) still can."""
+    parts = processes * recipe.accumulate
+    if recipe.batch % parts:
+        raise ValueError(
+            f"A batch of {recipe.batch} can't be divided equally among {processes} processes with "
+            f"{recipe.accumulate} parts each; give a multiple of {parts}."
+        )
+    if recipe.augment.mixes and recipe.batch // parts % 2:
+        raise ValueError(
+            f"Mixup and cutmix pair images, but a batch of {recipe.batch} among {processes} processes leaves parts of "
+            f"{recipe.batch // parts}; give a multiple of {2 * parts}."
+        )
+
+
+def check_norms(model: nn.Module, images: int) -> None:
+    """Refuse batch norms over a single image."""
+    if images == 1 and any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        raise ValueError("The model has batch norms, which need two images or more at a time; give a larger --batch.")

@@ -1,0 +1,289 @@
+"""The benchmark against what is known without it: sleeping models, known allocations, known growth."""
+
+import json
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from nearsight.benchmarking import Bench, Refused, Setting, Subject, bench, open_subject
+from nearsight.benchmarking.measure import peak_memory
+from nearsight.benchmarking.results import Key, fit_exponent, growths, to_json, warn_if_restless
+from nearsight.benchmarking.runtimes import make_runner
+from nearsight.benchmarking.table import bench_table, printed_top1, scaling_table
+from nearsight.timing import Spread
+
+CPU = torch.device("cpu")
+MEGA = 10**6
+
+
+class Sleeper(nn.Module):
+    """Takes a time for each image, and as much again for each `pixels` of it."""
+
+    def __init__(self, seconds: float, pixels: float = math.inf):
+        super().__init__()
+        self.seconds, self.pixels = seconds, pixels
+
+    def forward(self, images: Tensor) -> Tensor:
+        time.sleep(len(images) * self.seconds * (1 + images[0, 0].numel() / self.pixels))
+        return images.mean((1, 2, 3))
+
+
+class Products(nn.Module):
+    """Nothing but large matrix products."""
+
+    def __init__(self, side: int = 1536):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(side, side), requires_grad=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.weight @ self.weight @ self.weight
+
+
+class Refuser(nn.Module):
+    """Takes one image at a time only."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        assert len(images) == 1, "One image at a time.\nAnd more words."
+        return images
+
+
+class Doubled(torch.autograd.Function):
+    """Doubles a tensor; holds three more of its size for a moment, in both passes."""
+
+    @staticmethod
+    def forward(ctx: object, tokens: Tensor) -> Tensor:
+        return torch.stack([tokens, tokens]).sum(0)
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return torch.stack([gradient, gradient, gradient, gradient]).sum(0) / 2
+
+
+def subject(label: str, model: nn.Module, size: int = 8, macs: int = 1) -> Subject:
+    return Subject(label, "", model.eval(), (size, size), 0, macs)
+
+
+def eager(batches: tuple[int, ...] = (1,), rounds: int = 7, **changes: object) -> Setting:
+    return Setting(batches, ("eager",), rounds, threads=1, **changes)  # type: ignore[arg-type]
+
+
+# Time
+
+
+def test_models_that_sleep_are_measured_as_long_as_they_sleep() -> None:
+    fast, slow = subject("fast", Sleeper(0.01)), subject("slow", Sleeper(0.03))
+    found = bench([slow, fast], eager((1, 2)), reference="fast")
+    for label, seconds in (("fast", 0.01), ("slow", 0.03)):
+        for batch in (1, 2):
+            key = Key(label, (8, 8), "eager", batch)
+            # A busy machine wakes sleepers late, never early.
+            assert 1e3 * seconds * batch <= found.milliseconds(key).low < 4e3 * seconds * batch
+            assert 0.25 / seconds < found.images_per_second(key).median <= 1 / seconds
+    ratio = found.ratio(Key("slow", (8, 8), "eager", 2))
+    assert ratio is not None and 1.8 < ratio.median < 4
+    assert ratio.low <= ratio.median <= ratio.high
+
+
+def test_a_model_of_large_products_runs_near_the_peak() -> None:
+    model = Products()
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1))
+    found = bench([subject("products", model, macs=counter.get_total_flops() // 2)], eager(rounds=5))
+    (key,) = found.seconds
+    assert 0.3 < found.fraction(key).median < 2
+
+
+def test_tasks_take_turns() -> None:
+    calls: list[str] = []
+
+    class Named(nn.Module):
+        def __init__(self, name: str):
+            super().__init__()
+            self.name = name
+
+        def forward(self, images: Tensor) -> None:
+            calls.append(self.name)
+            time.sleep(0.2)  # long enough to be called once for each measurement
+
+    bench([subject("a", Named("a")), subject("b", Named("b"))], eager(rounds=3, memory=False))
+    assert "".join(calls)[-6:] == "ababab"
+
+
+def test_a_restless_machine_is_named() -> None:
+    assert warn_if_restless([0.10, 0.11, 0.12], 1000) is None
+    warning = warn_if_restless([0.10, 0.11, 0.40], 1000)
+    assert warning is not None and "5 to 20 GFLOP/s" in warning  # 2 * 1000**3 operations
+
+
+# What does not run
+
+
+def test_what_does_not_run_is_named_and_the_rest_is_measured() -> None:
+    found = bench([subject("refuser", Refuser()), subject("other", Sleeper(0.001))], eager((1, 2), rounds=2))
+    (missing,) = found.missing
+    assert (missing.label, missing.batch, missing.reason) == ("refuser", 2, "One image at a time.")
+    assert {key.batch for key in found.seconds if key.label == "refuser"} == {1}
+    assert "  eager at batch 2: One image at a time.\n" in bench_table(found).plain
+
+
+def test_nothing_to_measure_is_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="Nothing can be measured: too small"):
+        bench([Refused("model", (8, 8), "too small")], eager())
+
+
+def test_a_signal_keeps_the_rounds_that_are_whole() -> None:
+    asked: list[int] = []
+
+    def stopped() -> int:
+        asked.append(1)
+        return 2 if len(asked) > 1 + 2 * 4 + 1 else 0  # once before warming up; two tasks and the peak in a round
+
+    found = bench([subject("a", Sleeper(0.001)), subject("b", Sleeper(0.001))], eager(rounds=50), stopped=stopped)
+    assert found.interrupted == 2
+    assert 1 <= len(found.peak) <= 3
+    assert {len(values) for values in found.seconds.values()} == {len(found.peak)}
+    assert f"Interrupted after {len(found.peak)} of 50 rounds" in " ".join(bench_table(found).plain.split())
+
+
+def test_a_signal_before_the_first_round_leaves_nothing() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        bench([subject("a", Sleeper(0.001))], eager(), stopped=lambda: 15)
+
+
+# Memory
+
+
+def test_memory_of_known_tensors() -> None:
+    ones = torch.ones(MEGA)
+    assert peak_memory(lambda: ones + ones, CPU) == 4 * MEGA
+    assert peak_memory(lambda: (ones + ones).exp().exp(), CPU) == 8 * MEGA  # a result and what it is made from
+    assert peak_memory(lambda: ones.view(1000, 1000).t(), CPU) == 0
+    assert peak_memory(lambda: [torch.empty(MEGA, dtype=torch.uint8) for _ in range(5)], CPU) == 5 * MEGA
+
+
+def test_memory_inside_functions_with_their_own_backward_pass() -> None:
+    tokens = torch.ones(MEGA, requires_grad=True)
+    with torch.no_grad():
+        assert peak_memory(lambda: Doubled.apply(tokens), CPU) == 3 * 4 * MEGA  # the pair and its sum
+    # The output, its gradient (one number, spread by a view), four copies and their sum.
+    used = peak_memory(lambda: torch.autograd.grad(Doubled.apply(tokens).sum(), tokens), CPU)
+    assert used is not None and 5 * 4 * MEGA <= used <= 7 * 4 * MEGA
+
+
+def test_memory_is_the_same_from_call_to_call() -> None:
+    model = open_subject("lightvit_nano", 64)
+    assert isinstance(model, Subject)
+    images = torch.randn(2, 3, 64, 64)
+    with torch.inference_mode():
+        model.model(images)
+        found = {peak_memory(lambda: model.model(images), CPU) for _ in range(3)}
+    assert len(found) == 1
+
+
+# Growth
+
+
+def test_an_exponent_and_its_interval_are_those_of_scipy() -> None:
+    from scipy.stats import linregress, t
+
+    pixels = np.array([224, 320, 448, 640, 896]) ** 2
+    costs = pixels**1.3 * np.array([1.05, 0.97, 1.01, 0.99, 1.03])
+    found = fit_exponent(pixels.tolist(), costs.tolist())
+    line = linregress(np.log(pixels), np.log(costs))
+    reach = t.ppf(0.975, 3) * line.stderr
+    assert found == pytest.approx((line.slope, line.slope - reach, line.slope + reach), abs=1e-6)
+    assert found is not None and found.low < 1.3 < found.high
+
+
+def test_time_in_proportion_to_pixels_has_exponent_one() -> None:
+    sides = (32, 64, 128)
+    found = bench([subject("even", Sleeper(1e-5, 0.5), side) for side in sides], eager(rounds=5))
+    (growth,) = growths(found)
+    assert [key.size[0] for key in growth.keys] == list(sides)
+    assert growth.latency is not None and 0.7 < growth.latency.median < 1.3
+    assert f"exponent of latency {growth.latency.median:.2f}" in scaling_table(found).plain
+
+
+def test_memory_in_proportion_to_pixels_has_exponent_one() -> None:
+    found = bench([subject("relu", nn.ReLU(), side) for side in (64, 128, 256)], eager(rounds=2))
+    (growth,) = growths(found)
+    assert growth.memory == Spread(1.0, 1.0, 1.0)
+
+
+# Models
+
+
+@pytest.mark.parametrize("runtime", ["eager", "folded", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_a_runtime_gives_the_models_answers(runtime: str) -> None:
+    given = open_subject("localvit_nano")
+    assert isinstance(given, Subject)
+    images = torch.randn(3, 3, *given.size)
+    answer = make_runner(given, runtime, CPU, threads=1).call(images)
+    with torch.inference_mode():
+        expected = given.model(images)
+    shown = torch.as_tensor(answer[0] if runtime == "onnx" else answer)  # type: ignore[index]
+    torch.testing.assert_close(shown, expected, atol=1e-4, rtol=1e-3)
+
+
+def test_names_options_and_sizes() -> None:
+    ours, changed, theirs = (open_subject(text, 64) for text in ("deit_nano", "both=deit_nano:qkv=life", "resnet18"))
+    assert isinstance(ours, Subject) and isinstance(changed, Subject) and isinstance(theirs, Subject)
+    assert (changed.label, changed.name, changed.size) == ("both", "", (64, 64))
+    assert changed.macs > ours.macs
+    assert (theirs.name, theirs.parameters) == ("resnet18", 11_689_512)
+
+
+def test_a_size_that_a_model_does_not_take_is_a_reason() -> None:
+    found = open_subject("maxvit_nano_rw_256", 100)
+    assert found == Refused("maxvit_nano_rw_256", (100, 100), "height (25) must be divisible by window (3)")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(
+        ValueError, match="Neither Nearsight nor timm has a model 'deit_nanno'; did you mean 'deit_nano'"
+    ):
+        open_subject("deit_nanno")
+
+
+# The files
+
+
+def measured() -> Bench:
+    return bench([subject("a", Sleeper(0.002)), subject("b", Sleeper(0.004))], eager((1, 2), rounds=6))
+
+
+def test_the_record_holds_what_is_needed_to_compute_again() -> None:
+    record = json.loads(to_json(measured()))
+    by_model = {(row["model"], row["batch"]): row for row in record["measurements"]}
+    top, bottom = by_model["b", 2], by_model["a", 2]
+    ratios = np.array(top["seconds"]) / np.array(bottom["seconds"])
+    assert top["time_ratio"]["median"] == pytest.approx(np.median(ratios))
+    assert top["milliseconds"]["median"] == pytest.approx(1e3 * np.median(top["seconds"]))
+    assert record["machine"]["device"] and record["machine"]["versions"]["torch"] == torch.__version__
+    assert record["setting"]["rounds_measured"] == len(record["peak"]["seconds"]) == 6
+
+
+def test_the_table_fits_80_columns() -> None:
+    lines = bench_table(measured(), 80).plain.splitlines()
+    assert max(map(len, lines)) <= 80
+
+
+def test_printed_accuracies() -> None:
+    # Table 5 of LocalViT, Table 3 of LightViT, Table 2 of LIT and of the dwconv paper, Table 1 of LIFE
+    expected = {
+        "localvit_small": 80.8,
+        "lightvit_small": 80.8,
+        "lit_medium": 83.0,
+        "iddwnet_base": 83.4,
+        "deit_small_life": 79.35,
+        "swin_tiny_patch4_window7_224": 81.3,
+        "resnet18": 69.8,
+        "lit_nano": None,
+        "": None,
+    }
+    assert {name: printed_top1(name) for name in expected} == expected

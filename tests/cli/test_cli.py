@@ -1,0 +1,154 @@
+"""The real command, in a process of its own: answers, sentences, exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+
+from nearsight import __version__, create_model
+
+COMMAND = str(Path(sys.executable).with_name("nearsight"))
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR")} | environment
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=False, env=env)
+
+
+def sentence(outcome: subprocess.CompletedProcess[str]) -> str:
+    """The one line on stderr of a command that was refused."""
+    assert outcome.returncode == 1, outcome.stderr
+    assert outcome.stdout == ""
+    assert "Traceback" not in outcome.stderr
+    (line,) = outcome.stderr.splitlines()
+    return line
+
+
+def test_help_answers_at_once() -> None:
+    start = time.perf_counter()
+    outcome = run("--help")
+    took = time.perf_counter() - start
+    print(f"nearsight --help took {took:.2f} s")
+    assert outcome.returncode == 0
+    assert all(command in outcome.stdout for command in ("models", "convert", "reproduce"))
+    assert took < 5  # half a second on an idle machine; torch alone takes several on a busy one
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["models"], ["models", "--json"], ["convert", "--help"]]
+)
+def test_torch_is_not_loaded_for_what_does_not_need_it(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom nearsight.cli.shell import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    outcome = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"nearsight {__version__}\n"
+
+
+def test_models_as_a_table() -> None:
+    outcome = run("models", "lit_s*")
+    assert outcome.returncode == 0
+    assert "lit_small" in outcome.stdout
+    assert "28.0 M" in outcome.stdout
+    assert "lit_tiny" not in outcome.stdout
+
+
+def test_models_as_json() -> None:
+    (row,) = json.loads(run("models", "deit_tiny_life", "--json").stdout)
+    assert row["qkv"] == "Life 1·3·5"
+    assert row["strides"] == [16]
+    assert row["parameters"] == 5_791_144  # LIFE Table 1: 5.8 M
+    assert row["released"] is False  # LIFE released its code without weights
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    outcome = subprocess.run(f"{COMMAND} models | head -1", shell=True, capture_output=True, text=True, check=False)
+    assert outcome.stderr == ""
+
+
+def test_an_unknown_model_gets_a_sentence_with_the_nearest() -> None:
+    said = sentence(run("models", "lightvt_tiny"))
+    assert said.startswith("nearsight: No model matches 'lightvt_tiny'; did you mean 'lightvit_tiny'?")
+
+
+def test_an_unknown_command_and_option_are_refused() -> None:
+    for arguments, answer in ((["model"], "No such command 'model'"), (["models", "--jsn"], "No such option: --jsn")):
+        outcome = run(*arguments)
+        assert outcome.returncode == 2
+        assert answer in outcome.stderr
+        assert "Traceback" not in outcome.stderr
+
+
+def test_convert_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
+    target = str(tmp_path / "out.safetensors")
+    assert "absent.pth is not a file" in sentence(run("convert", str(tmp_path / "absent.pth"), target))
+    broken = tmp_path / "broken.pth"
+    broken.write_bytes(b"not a checkpoint")
+    assert "broken.pth" in sentence(run("convert", str(broken), target))
+    assert not Path(target).exists()
+
+
+def test_convert_refuses_an_unknown_behaviour(tmp_path: Path) -> None:
+    said = sentence(
+        run("convert", str(tmp_path / "in.pth"), str(tmp_path / "out.safetensors"), "--behaviour", "papers")
+    )
+    assert said == "nearsight: behaviour='papers' is not known; use released or paper."
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    code = (
+        "import nearsight.models.catalogue as c, json\n"
+        "c._read_json = lambda: json.loads('{')\n"
+        "import sys; sys.argv = ['nearsight', 'models']\n"
+        "from nearsight.cli.shell import main; main()"
+    )
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert outcome.returncode == 1
+    assert "Traceback" in outcome.stderr
+
+
+def test_convert_writes_what_create_model_opens(tmp_path: Path) -> None:
+    released = tmp_path / "deit.pth"
+    theirs = timm.create_model("deit_tiny_patch16_224", depth=2, num_classes=3).eval()
+    torch.save({"model": theirs.state_dict()}, released)
+    outcome = run("convert", str(released), str(tmp_path / "ours.safetensors"))
+    assert outcome.returncode == 0, outcome.stderr
+    assert "Wrote" in outcome.stdout
+    images = torch.randn(1, 3, 224, 224)
+    ours = create_model(weights=tmp_path / "ours.safetensors")
+    torch.testing.assert_close(ours(images), theirs(images), rtol=1e-4, atol=1e-4)
+
+
+def test_reproduce_refuses_an_unknown_paper() -> None:
+    said = sentence(run("reproduce", "lift"))
+    assert "There is no paper 'lift' here; choose one of localvit, lightvit, lit, dwconv, life" in said
+
+
+def test_reproduce_refuses_a_page_without_a_folder(tmp_path: Path) -> None:
+    said = sentence(run("reproduce", "--markdown", str(tmp_path / "absent" / "page.md")))
+    assert "there is no folder" in said
+
+
+@pytest.mark.drill
+def test_reproduce_gives_every_row_a_verdict() -> None:
+    outcome = run("reproduce", "life", "--json")
+    assert outcome.returncode == 0, outcome.stderr
+    answer = json.loads(outcome.stdout)
+    assert {row["paper"] for row in answer["rows"]} == {"life"}
+    first = next(row for row in answer["rows"] if row["row"] == "DeiT-T-LIFE")
+    assert first["status"] == "match"
+    assert first["figures"]["params_m"]["printed"] == "5.62"
+    used = {figure["explanation"] for row in answer["rows"] for figure in row["figures"].values()} - {None}
+    assert used == {entry["number"] for entry in answer["explanations"]}

@@ -1,0 +1,103 @@
+"""The report: made from results.json alone, safe, and readable on a wide and on a narrow screen."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nearsight.comparison.report import render, write_report
+from nearsight.comparison.results import Results, RunResult, read_results, write_results
+
+Make = Callable[..., Results]
+SHARES = {"deit_nano": 0.45, "localvit_nano": 0.6, "lit_nano": 0.58, "resnet18": 0.66}
+ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+def test_the_report_is_a_function_of_results_json(make_results: Make, tmp_path: Path) -> None:
+    results = make_results(SHARES)
+    write_results(results, tmp_path)
+    assert read_results(tmp_path) == results
+    assert render(read_results(tmp_path)) == render(results)
+
+
+def test_it_asks_for_nothing_from_outside(make_results: Make) -> None:
+    page = render(make_results(SHARES))
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
+    assert "http" not in page
+    assert "url(" not in page
+
+
+def test_texts_from_outside_are_escaped(make_results: Make) -> None:
+    evil = "<script>alert(1)</script>"
+    results = make_results(SHARES, source=evil)
+    first = results.models[0]
+    renamed = first.model_copy(update={"label": evil, "runs": [RunResult(seed=0, failure=evil)]})
+    page = render(results.model_copy(update={"models": [renamed, *results.models[1:]], "baseline": evil}))
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_two_dozen_models_can_be_told_apart(make_results: Make) -> None:
+    page = render(make_results({f"model_{number}": 0.3 + number / 100 for number in range(24)}))
+    looks = dict(re.findall(r'<span class="swatch ([^"]*)"></span>(model_\d+)</li>', page))
+    assert len(looks) == 24
+    for name in {name for look in looks for name in look.split()}:  # and the page says what each looks like
+        assert re.search(rf"\.{name}\b[^{{]*\{{", page)
+
+
+def test_all_models_failing_still_makes_a_report(make_results: Make) -> None:
+    results = make_results(SHARES)
+    update = {"score": None, "difference": None, "behind_best": None, "latency": None}
+    lost = [
+        model.model_copy(update={**update, "runs": [RunResult(seed=0, failure="The loss is nan at step 3.")]})
+        for model in results.models
+    ]
+    page = render(results.model_copy(update={"models": lost, "disagreements": []}))
+    assert "No run finished, so there is nothing to compare." in page
+    assert "The loss is nan at step 3." in page
+
+
+def test_what_is_not_a_result_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"results\.json is not there; give the folder of a comparison"):
+        read_results(tmp_path)
+    for text in ("{", '{"format": "other"}'):
+        (tmp_path / "results.json").write_text(text)
+        with pytest.raises(ValueError, match=r"results\.json is not what `nearsight compare` writes"):
+            read_results(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("there is no Chromium to look at the report with")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize("width", [1400, 768, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_shows_it_whole(browser: Any, make_results: Make, width: int, scheme: str, tmp_path: Path) -> None:
+    long = "deit_nano:qkv=life:kernels=[1,3,5]:ffn=localvit:drop_path=0.1"
+    path = write_report(make_results({**SHARES, long: 0.5}, baseline="resnet18", convnets=("resnet18",)), tmp_path)
+    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0 && i.alt)")
+    assert page.evaluate("document.images.length") > 4
+    assert said == []
+    assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground))) > 384) == (scheme == "light")
+    page.close()

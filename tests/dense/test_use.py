@@ -1,0 +1,123 @@
+"""eval, predict and compare work on runs that detect or segment."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearsight.data import open_data
+from nearsight.evaluation.dense import evaluate_scenes
+from nearsight.evaluation.dense_report import TALL
+from nearsight.prediction.dense import predict_scenes
+from nearsight.runs.run import Outcome
+
+from .conftest import SOURCE
+
+Made = tuple[str, Path, Outcome]
+Typed = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three images, one of them damaged, one odd in size and mode."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    data = open_data(SOURCE)
+    assert data.test is not None
+    data.test.read(0).save(folder / "a.png")
+    data.test.read(1).convert("L").resize((101, 67)).save(folder / "b.png")
+    (folder / "c.png").write_bytes(b"\x89PNG\r\n\x1a\n damaged")
+    return folder
+
+
+def test_an_evaluation_agrees_with_the_training(trained: Made) -> None:
+    _, folder, outcome = trained
+    found = evaluate_scenes(folder, device="cpu")
+    assert found.split == "test"
+    assert found.score == pytest.approx(outcome.test_score, abs=1e-6)
+    assert len(found.worth) == len(found.indices) == 6
+    assert ((found.worth >= 0) & (found.worth <= 1)).all()
+
+
+def test_the_report_of_an_evaluation(trained: Made, tmp_path: Path, type_in: Typed) -> None:
+    task, folder, outcome = trained
+    code, _, err = type_in("eval", str(folder), "--out", str(tmp_path / "out"), "--json", "--device", "cpu")
+    assert code == 0, err
+    values = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    score = values["boxes"]["ap"] if task == "detect" else values["regions"]["miou"]
+    assert score == pytest.approx(outcome.test_score, abs=1e-6)
+    picture = Image.open(tmp_path / "out" / "cases.png")
+    assert picture.height > 4 * TALL  # the four worst of six, with their titles
+    assert picture.width > 2 * 3 * TALL * 3 / 4  # beside the two best: image, truth and answer
+
+
+def test_other_data_are_read_for_the_task_of_the_run(trained: Made) -> None:
+    task, folder, _ = trained
+    found = evaluate_scenes(folder, "shapes?images=8&size=48&seed=5", device="cpu")  # has objects and regions
+    assert (found.trained.task, found.own) == (task, False)
+    assert len(found.indices) > 0
+
+
+def test_other_data_need_the_same_classes(trained: Made, tmp_path: Path, type_in: Typed) -> None:
+    _, folder, _ = trained
+    code, _, err = type_in("eval", str(folder), "digits")
+    assert code == 1
+    assert "Traceback" not in err and "nearsight: " in err
+
+
+def test_a_prediction_is_drawn_and_written(trained: Made, photos: Path, tmp_path: Path, type_in: Typed) -> None:
+    task, folder, _ = trained
+    out = tmp_path / "found"
+    code, _, err = type_in("predict", str(folder), str(photos), "--out", str(out), "--device", "cpu")
+    assert code == 0, err
+    assert "skipped" in err and "c.png" in err
+    assert {"a.png", "b.png"} <= {entry.name for entry in out.iterdir()}
+    if task == "segment":
+        numbers = np.asarray(Image.open(out / "regions" / "b.png"))
+        assert numbers.shape == (67, 101) and numbers.max() < 7
+    else:
+        known = {image["file_name"] for image in json.loads((out / "objects.json").read_text())["images"]}
+        assert {Path(name).name for name in known} == {"a.png", "b.png"}
+
+
+def test_what_is_found_lies_in_the_image(trained: Made, photos: Path) -> None:
+    task, folder, _ = trained
+    found = {Path(p.image).name: p for p in predict_scenes(folder, photos, device="cpu")}
+    assert found["c.png"].problem is not None
+    assert found["b.png"].size == (67, 101)
+    if task == "segment":
+        assert found["b.png"].regions is not None and found["b.png"].regions.shape == (67, 101)
+        return
+    boxes = found["b.png"].objects["boxes"]  # type: ignore[index]
+    assert (boxes >= 0).all() and (boxes[:, 2] <= 101).all() and (boxes[:, 3] <= 67).all()
+
+
+def test_options_of_classifiers_are_refused(trained: Made, photos: Path, tmp_path: Path, type_in: Typed) -> None:
+    _, folder, _ = trained
+    code, _, err = type_in("predict", str(folder), str(photos), "--csv", str(tmp_path / "x.csv"))
+    assert code == 1
+    assert "a detector or segmenter writes its files to --out" in err
+
+
+@pytest.mark.parametrize("task", [pytest.param("detect", marks=pytest.mark.drill), "segment"])
+def test_a_comparison_of_two_backbones(task: str, tmp_path: Path, type_in: Typed) -> None:
+    arguments = ["compare", SOURCE, "--task", task, "--models", "dwnet_nano,resnet18", "--epochs", "1", "--seeds", "1"]
+    options = ["--set", "scene.shorter=48", "--set", "batch=4", "--set", "data.workers=0", "--quiet", "--jobs", "1"]
+    if task == "detect":
+        options += ["--set", "model.head=retinanet"]
+    code, _, err = type_in(*arguments, *options, "--out", str(tmp_path))
+    assert code == 0, err
+    values = json.loads((tmp_path / "results.json").read_text())
+    assert values["metric"] == {"detect": "box AP", "segment": "mIoU"}[task]
+    assert [model["convnet"] for model in values["models"]] == [False, True]
+    for model in values["models"]:
+        assert model["score"]["mean"] == pytest.approx(np.mean([run["score"] for run in model["runs"]]))
+        for run in model["runs"]:
+            outcome = json.loads(
+                (tmp_path / "runs" / f"{model['label']}-seed{run['seed']}" / "outcome.json").read_text()
+            )
+            assert run["score"] == pytest.approx(outcome["test_score"], abs=1e-6)
+    assert values["metric"][1:] in (tmp_path / "report.html").read_text()

@@ -1,0 +1,76 @@
+"""A program of torch.export gives the model's answers, for any number of images of any size, once written and read."""
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from graphs import NANO, OF_EVERY_FAMILY, ONE_OF_A_KIND, batches, relative_difference, small_model, whole_model
+from torch import nn
+
+from nearsight.deployment.program import Axes, write_program
+
+ANY = Axes(batch=True, size=True)
+SERIALISED = ["lightvit_nano", "lit_nano", "swin_nano"]  # the rest is recorded the same way for ONNX, and checked there
+
+
+@torch.inference_mode()
+def check_answers(model: nn.Module, path: Path) -> None:
+    program = torch.export.load(path)
+    operators = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert not [name for name in operators if name.startswith("torchvision")], "needs torchvision to be read"
+    run = program.module()
+    for images in batches(model):
+        assert relative_difference(run(images), model(images)) < 1e-4, tuple(images.shape)
+
+
+@pytest.mark.parametrize("name", SERIALISED)
+def test_one_file_serves_any_number_of_images_of_any_size(name: str, tmp_path: Path) -> None:
+    model, path = small_model(name), tmp_path / "model.pt2"
+    assert write_program(model, path, model.img_size) == ANY
+    check_answers(model, path)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("name", [n for n in NANO if n not in SERIALISED] + ONE_OF_A_KIND)
+def test_every_kind_of_part(name: str, tmp_path: Path) -> None:
+    model, path = small_model(name), tmp_path / "model.pt2"
+    assert write_program(model, path, model.img_size) == ANY
+    check_answers(model, path)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("name", OF_EVERY_FAMILY)
+def test_a_whole_model_of_every_family(name: str, tmp_path: Path) -> None:
+    model, path = whole_model(name), tmp_path / "model.pt2"
+    assert write_program(model, path, model.img_size) == ANY
+    check_answers(model, path)
+
+
+def test_a_timm_model_of_one_size_keeps_it(tmp_path: Path) -> None:
+    model = timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=5, img_size=32).eval()
+    path = tmp_path / "model.pt2"
+    assert write_program(model, path, (32, 32)) == Axes(batch=True, size=False)
+    images = torch.randn(3, 3, 32, 32)
+    assert relative_difference(torch.export.load(path).module()(images), model(images)) < 1e-4
+
+
+def test_a_model_that_looks_at_its_numbers_is_refused(tmp_path: Path) -> None:
+    class Moody(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(3, 2)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            means = images.mean(dim=(2, 3))
+            return self.head(means) if means.sum().item() > 0 else -self.head(means)
+
+    with pytest.raises(ValueError, match="Moody can't be exported"):
+        write_program(Moody().eval(), tmp_path / "model.pt2", (8, 8))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        write_program(small_model("dwnet_nano"), tmp_path / "file" / "model.pt2", (32, 32))

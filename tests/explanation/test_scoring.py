@@ -1,0 +1,176 @@
+"""Scores of maps: what must score best scores best, and intervals hold what they should."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.stats import binomtest
+from torch import Tensor, nn
+
+from nearsight.data.transforms import Input
+from nearsight.explanation import faithfulness as scoring
+from nearsight.explanation.faithfulness import (
+    area,
+    centre_map,
+    curves,
+    highest,
+    interval,
+    order,
+    score,
+    share,
+    write_scores,
+)
+from nearsight.explanation.model import Opened, open_model
+from nearsight.explanation.predicted import predicted_classes
+from nearsight.explanation.truth import in_view, places_of
+from nearsight.explanation.views import view_of
+
+
+class Corner(nn.Module):
+    """Sure of class 1 as far as the upper left quarter of the image is bright."""
+
+    num_classes = 2
+
+    def forward(self, images: Tensor) -> Tensor:
+        bright = images[:, :, :8, :8].mean(dim=(1, 2, 3))
+        return torch.stack((-4 * bright, 4 * bright), dim=1)
+
+
+PLAIN = Input((16, 16), mean=(0, 0, 0), std=(1, 1, 1))
+CORNER = Opened(Corner(), "corner", "classify", ("no", "yes"), PLAIN, learned=True)
+
+
+def test_a_map_of_what_counts_deletes_faster_and_inserts_sooner() -> None:
+    view = view_of(Image.new("RGB", (16, 16), "white"), PLAIN)
+    true = np.zeros((16, 16), dtype=np.float32)
+    true[:8, :8] = 1
+    random = np.random.default_rng(0)
+    fall, rise = curves(CORNER, view, 1, None, true, 4, random)
+    other_fall, other_rise = curves(CORNER, view, 1, None, -true, 4, random)
+    blind_fall, _ = curves(CORNER, view, 1, None, np.zeros_like(true), 4, random)
+    np.testing.assert_allclose(fall[[0, 1]], [1 / (1 + np.exp(-8)), 0.5], atol=1e-6)
+    assert area([fall])[0] < area([blind_fall])[0] < area([other_fall])[0]
+    assert fall[0] == other_fall[0] and fall[-1] == pytest.approx(0.5) and rise[-1] == pytest.approx(fall[0])
+    assert area([rise])[0] >= area([other_rise])[0]
+
+
+def test_every_step_takes_as_many_pixels_the_highest_first() -> None:
+    values = np.arange(30, dtype=np.float32).reshape(5, 6)
+    values[0, 0] = np.nan
+    step = order(values, 6, np.random.default_rng(0))
+    assert np.bincount(step.ravel()).tolist() == [5] * 6
+    assert (np.diff(step.ravel()[1:]) <= 0).all() and step[0, 0] == 5
+
+
+@pytest.mark.parametrize("hit", [0, 1])
+def test_few_images_that_all_agree_are_no_certainty(hit: int) -> None:
+    found = share(np.full(14, float(hit)), np.repeat(np.arange(7), 2).tolist(), seed=0)
+    exact = binomtest(7 * hit, 7).proportion_ci(0.95, "exact")
+    assert (found.low, found.high) == (pytest.approx(exact.low), pytest.approx(exact.high))
+    mixed = np.tile([0.0, 1.0], 7)
+    assert share(mixed, range(14), seed=0) == interval(mixed, range(14), seed=0)
+
+
+def test_intervals_are_wider_when_maps_share_an_image() -> None:
+    values = np.tile([0.0, 1.0], 50)
+    apart = interval(values, range(100), seed=0)
+    together = interval(np.repeat([0.0, 1.0], 50), np.repeat(np.arange(10), 10), seed=0)
+    assert apart.mean == together.mean == 0.5
+    assert apart.high - apart.low == pytest.approx(2 * 1.96 * 0.05, rel=0.1)  # standard error of 100 coins
+    assert together.high - together.low > 2 * (apart.high - apart.low)
+
+
+def test_the_highest_place_and_the_middle() -> None:
+    assert highest(centre_map((5, 9)), np.random.default_rng(0)) == (2, 4)
+    drawn = {highest(np.zeros((2, 2), dtype=np.float32), np.random.default_rng(seed)) for seed in range(40)}
+    assert drawn == {(0, 0), (0, 1), (1, 0), (1, 1)}, "ties are drawn"
+
+
+def test_places_follow_the_view() -> None:
+    image = Image.new("RGB", (40, 20))
+    boxes = torch.tensor([[10.0, 0.0, 20.0, 10.0], [0.0, 0.0, 5.0, 5.0]])
+    places = places_of({"boxes": boxes, "labels": torch.tensor([3, 1])}, image)
+    view = view_of(image, Input((16, 16)))  # the middle 20 x 20
+    expected = np.zeros((16, 16), dtype=bool)
+    expected[:8, :8] = True
+    np.testing.assert_array_equal(in_view(places[3], view), expected)
+    assert not in_view(places[1], view).any()
+
+
+def test_predicted_classes_of_segmenters_and_detectors() -> None:
+    logits = torch.zeros(1, 3, 4, 6)
+    logits[0, 2, :, :2] = 5
+    found = predicted_classes(logits, 0, (4, 6))
+    assert found.numbers == (0, 2) and found.masks.sum(dim=(1, 2)).tolist() == [16, 8]
+    assert predicted_classes(logits, 0, (4, 6), only=[2]).numbers == (2,)
+    objects = {
+        "boxes": torch.tensor([[0.0, 0.0, 2.0, 2.0], [3.0, 1.0, 6.0, 4.0], [0.0, 0.0, 6.0, 4.0]]),
+        "labels": torch.tensor([4, 1, 0]),
+        "scores": torch.tensor([0.9, 0.5, 0.1]),
+    }
+    found = predicted_classes([objects], 0, (4, 6))
+    assert found.numbers == (1, 4) and found.masks.sum(dim=(1, 2)).tolist() == [9, 4] and len(found.boxes) == 2
+    assert predicted_classes([{key: value[:0] for key, value in objects.items()}], 0, (4, 6)).numbers == ()
+
+
+def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segmenter that gives the truth: its own prediction hits always, blind maps as often as things are large."""
+
+    class Oracle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = open_model("deit_nano").model
+
+        def forward(self, images: Tensor) -> Tensor:
+            self.inside(images)
+            return logits
+
+    data = scoring.open_known(
+        "shapes?size=32&images=60",
+        Opened(nn.Identity(), "", "segment", ("disc", "square", "triangle", "star", "ring", "cross"), PLAIN, True),
+    )
+    assert set(data.numbers) and data.split_name in ("test", "val")
+    logits = torch.zeros(1, 6, 16, 16)
+    logits[:, 1, :, 8:] = 9
+    place = np.zeros((16, 16), dtype=bool)
+    place[:, 8:] = True
+    known = scoring.Known("one", view_of(Image.new("RGB", (16, 16)), PLAIN), {1: place})
+    opened = Opened(Oracle().eval(), "oracle", "segment", ("a", "b", "c", "d", "e", "f"), PLAIN, True)
+    cases = scoring.cases_of(opened, known, ["prediction", "dense-rollout"], np.random.default_rng(0))
+    assert [case.number for case in cases] == [1] and set(cases[0].maps) == {
+        "prediction",
+        "dense-rollout",
+        "random",
+        "centre",
+    }
+    assert place[highest(cases[0].maps["prediction"], np.random.default_rng(0))]
+
+
+def test_what_can_not_be_scored_is_refused(tmp_path: Path) -> None:
+    opened = open_model("deit_nano")
+    with pytest.raises(ValueError, match="has no places of objects"):
+        score(opened, "digits")
+    with pytest.raises(ValueError, match="knows none of the classes"):
+        score(opened, "shapes?size=32&images=10")
+    with pytest.raises(ValueError, match="dense-rollout can't be scored with a model to classify"):
+        score(opened, "shapes?size=32&images=10", ["dense-rollout"])
+
+
+def test_scores_of_a_classifier_are_complete(tmp_path: Path) -> None:
+    model = open_model("localvit_nano")
+    shapes = ("disc", "square", "triangle", "star", "ring", "cross")
+    torch.manual_seed(0)
+    model.model.reset_classifier(6)
+    opened = Opened(model.model, "untrained", "classify", shapes, model.input, learned=False)
+    found = score(opened, "shapes?size=32&images=40", limit=8, steps=4)
+    assert [row.method for row in found.methods] == ["rollout", "attention", "grad-cam", "random", "centre"]
+    for row in found.methods:
+        assert 0 <= row.pointing.low <= row.pointing.mean <= row.pointing.high <= 1
+        assert row.deletion_curve.shape == (5,) and row.deletion_curve[0] == pytest.approx(row.insertion_curve[-1])
+    assert found.cases <= found.images and found["centre"].method == "centre"
+    write_scores(found, tmp_path)
+    assert json.loads((tmp_path / "scores.json").read_text())["methods"][0]["method"] == "rollout"
+    assert (tmp_path / "scores.md").read_text().count("\n") == 7 and (tmp_path / "curves.png").stat().st_size > 5000

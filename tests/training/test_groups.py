@@ -1,0 +1,197 @@
+"""Which parameter learns how fast, against timm and torch."""
+
+import math
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.optim import Lamb, param_groups_layer_decay
+from timm.scheduler import CosineLRScheduler
+from torch import nn
+
+from nearsight import create_model, list_models
+from nearsight.config.recipe import Optimizer, Schedule
+from nearsight.training.optim import base_rate, learning_rate, make_optimizer, parameter_groups
+
+MODELS = ["deit_nano_life", "lightvit_nano", "swin_nano", "iddwnet_nano", "localvit_nano", "tnt_tiny"]
+OF_TIMM = ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "resnet18", "convnext_atto", "efficientnet_b0"]
+
+
+def on_meta(name: str) -> nn.Module:
+    with torch.device("meta"):
+        return timm.create_model(name) if name in OF_TIMM else create_model(name)
+
+
+def by_name(groups: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
+    return {n: (group["lr_scale"], group["weight_decay"]) for group in groups for n in group["names"]}
+
+
+@pytest.mark.parametrize("name", [*list_models("*_nano*"), "t2t_vit_7", "tnt_tiny", *OF_TIMM])
+@pytest.mark.parametrize("decay", [None, 0.7])
+def test_every_parameter_is_in_one_group_under_its_name(name: str, decay: float | None) -> None:
+    model = on_meta(name)
+    groups = parameter_groups(model, Optimizer(layer_decay=decay))
+    pairs = [pair for group in groups for pair in zip(group["names"], group["params"], strict=True)]
+    assert len(pairs) == len(dict(pairs)) == len(list(model.parameters()))
+    assert all(dict(model.named_parameters())[key] is parameter for key, parameter in pairs)
+
+
+@pytest.mark.parametrize("name", [*MODELS, *OF_TIMM])
+@pytest.mark.parametrize("decay", [0.7, 1.0])
+def test_rates_and_decays_are_those_of_timm(name: str, decay: float) -> None:
+    model = on_meta(name)
+    exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+    expected = param_groups_layer_decay(model, 0.05, exempt, layer_decay=decay)
+    wanted = {id(p): (group["lr_scale"], group["weight_decay"]) for group in expected for p in group["params"]}
+    names = {id(parameter): key for key, parameter in model.named_parameters()}
+    found = by_name(parameter_groups(model, Optimizer(weight_decay=0.05, layer_decay=decay)))
+    assert found == {names[key]: pytest.approx(value) for key, value in wanted.items()}
+
+
+def test_layers_learn_slower_towards_the_input() -> None:
+    found = by_name(parameter_groups(on_meta("deit_nano"), Optimizer(layer_decay=0.5)))
+    assert found["head.weight"][0] == 1.0
+    rates = [found[f"stages.0.blocks.{block}.ffn.fc1.weight"][0] for block in range(6)]
+    assert rates == [0.5 ** (6 - block) for block in range(6)]
+    assert found["embed.proj.weight"][0] == 0.5**7
+
+
+def test_norms_biases_tokens_and_positions_do_not_decay() -> None:
+    found = by_name(parameter_groups(on_meta("deit_nano"), Optimizer(weight_decay=0.3)))
+    free = {name for name, (_, decay) in found.items() if decay == 0}
+    assert {"stages.0.aux_tokens", "stages.0.position.table", "norm.weight", "head.bias"} <= free
+    assert found["stages.0.blocks.0.ffn.fc1.weight"][1] == found["embed.proj.weight"][1] == 0.3
+
+
+@pytest.mark.parametrize("layer_decay", [None, 0.5])
+def test_offsets_learn_at_a_hundredth_of_their_layers_rate(layer_decay: float | None) -> None:
+    found = by_name(parameter_groups(on_meta("lit_nano"), Optimizer(layer_decay=layer_decay, offsets=0.01)))
+    for stage in (1, 2):
+        merge = f"stages.{stage}.merge"
+        assert found[f"{merge}.offsets.weight"][0] == pytest.approx(0.01 * found[f"{merge}.conv.weight"][0])
+        assert found[f"{merge}.offsets.bias"][0] == pytest.approx(0.01 * found[f"{merge}.conv.bias"][0])
+        assert found[f"{merge}.offsets.bias"][1] == 0
+    slow = [name for name, (scale, _) in found.items() if scale == 0.01 and layer_decay is None]
+    assert len(slow) == (4 if layer_decay is None else 0)
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    model = on_meta("deit_nano")
+    model.embed.requires_grad_(False)
+    assert not [name for name in by_name(parameter_groups(model, Optimizer())) if name.startswith("embed")]
+    model.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"^The model has nothing to train: all of its parameters are frozen\.$"):
+        parameter_groups(model, Optimizer())
+
+
+def test_layer_decay_needs_a_model_that_knows_its_layers() -> None:
+    sentence = "Linear does not say which layers it has; set optimizer.layer_decay to null for it."
+    with pytest.raises(ValueError, match=sentence):
+        parameter_groups(nn.Linear(2, 2), Optimizer(layer_decay=0.7))
+
+
+def test_the_order_is_the_same_every_time() -> None:
+    settings = Optimizer(layer_decay=0.7)
+    first, second = (parameter_groups(on_meta("lit_nano"), settings) for _ in range(2))
+    assert [group["names"] for group in first] == [group["names"] for group in second]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        (Optimizer(kind="adamw", momentum=0.8, beta2=0.95, eps=1e-7), torch.optim.AdamW),
+        (Optimizer(kind="lamb"), Lamb),
+        (Optimizer(kind="sgd", momentum=0.85), torch.optim.SGD),
+    ],
+)
+def test_the_optimizer_is_the_recipes(settings: Optimizer, kind: type) -> None:
+    made = make_optimizer(create_model("lit_nano"), settings, batch=64)
+    assert type(made) is kind
+    for group in made.param_groups:
+        assert group["lr"] == settings.lr * group["lr_scale"]
+        if kind is torch.optim.SGD:
+            assert group["momentum"] == 0.85 and group["nesterov"]
+        else:
+            assert group["betas"] == (settings.momentum, settings.beta2)
+            assert group["eps"] == settings.eps
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lamb", "sgd"])
+def test_every_optimizer_learns(kind: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = make_optimizer(model, Optimizer(kind=kind, lr=0.05), batch=8)
+    inputs, labels = torch.randn(32, 4), torch.arange(32) % 2
+    losses = []
+    for _ in range(30):
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+def test_an_sgd_without_momentum_is_plain() -> None:
+    assert not make_optimizer(nn.Linear(2, 2), Optimizer(kind="sgd", momentum=0.0), 1).param_groups[0]["nesterov"]
+
+
+def test_the_rate_follows_the_batch() -> None:
+    settings = Optimizer(lr=5e-4, lr_batch=512)
+    assert base_rate(settings, 1024) == 1e-3
+    assert base_rate(settings, 64) == pytest.approx(6.25e-5)
+    assert base_rate(Optimizer(lr=5e-4), 64) == 5e-4
+
+
+@pytest.mark.parametrize(("warmup", "warmup_lr", "min_lr"), [(5, 0.001, 0.01), (20, 1e-4, 1e-3), (0, 0.5, 0.0)])
+def test_the_cosine_is_that_of_timm(warmup: int, warmup_lr: float, min_lr: float) -> None:
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=2.0)
+    reference = CosineLRScheduler(
+        optimizer, t_initial=60, lr_min=2 * min_lr, warmup_t=warmup, warmup_lr_init=2 * warmup_lr
+    )
+    schedule = Schedule(warmup_epochs=warmup, warmup_lr=warmup_lr, min_lr=min_lr)
+    for epoch in range(61):
+        reference.step(epoch)
+        assert 2 * learning_rate(schedule, 60, epoch) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12)
+
+
+@pytest.mark.parametrize("epochs", [200, 10])
+def test_steps_are_those_of_torch(epochs: int) -> None:
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
+    places = [round(share * epochs) for share in (0.3, 0.6, 0.8)]
+    reference = torch.optim.lr_scheduler.MultiStepLR(optimizer, places, gamma=0.2)
+    schedule = Schedule(kind="step", milestones=(0.3, 0.6, 0.8), gamma=0.2, min_lr=0.0)
+    for epoch in range(epochs):
+        assert learning_rate(schedule, epochs, epoch) == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        reference.step()
+
+
+def test_steps_end_at_the_smallest_rate() -> None:
+    schedule = Schedule(kind="step", milestones=(0.3, 0.6), gamma=0.1, min_lr=0.05)
+    assert [learning_rate(schedule, 10, epoch) for epoch in (0, 3, 6)] == [1.0, 0.1, 0.05]
+
+
+def test_a_polynomial_is_that_of_torch() -> None:
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    peer = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=20, power=0.9)
+    for epoch in range(20):
+        found = learning_rate(Schedule(kind="poly", power=0.9, min_lr=0.0), 20, epoch)
+        assert found == pytest.approx(peer.get_last_lr()[0])
+        optimizer.step()
+        peer.step()
+
+
+def test_a_constant_rate_is_warmed_up_and_stays() -> None:
+    schedule = Schedule(kind="constant", warmup_epochs=2, warmup_lr=0.0)
+    assert [learning_rate(schedule, 10, epoch) for epoch in (0, 0.5, 1, 2, 9.9)] == [0, 0.25, 0.5, 1, 1]
+
+
+def test_the_rate_moves_within_an_epoch_and_never_goes_up_again() -> None:
+    schedule = Schedule(min_lr=0.0)
+    rates = [learning_rate(schedule, 3, step / 10) for step in range(31)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[5] == pytest.approx((1 + math.cos(math.pi / 6)) / 2)
+    assert learning_rate(schedule, 3, 3.5) == rates[-1] == 0
