@@ -13,9 +13,8 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from .models.catalogue import SLOTS, Row
-
 if TYPE_CHECKING:
+    from .models.catalogue import Row
     from .reproduce.compare import Verdict
 
 T = TypeVar("T")
@@ -61,7 +60,7 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def models_table(rows: Sequence[Row], width: int) -> RenderableType:
+def models_table(rows: "Sequence[Row]", width: int) -> RenderableType:
     """The catalogue: a column for each slot on a wide page, two lines for each model on a narrow one."""
     caption = Text(
         f"{len(rows)} model{'s' * (len(rows) > 1)}; released checkpoints (ckpt): {sum(r.released for r in rows)}. "
@@ -71,8 +70,10 @@ def models_table(rows: Sequence[Row], width: int) -> RenderableType:
     return Group(wide_table(rows) if width >= WIDE else narrow_table(rows), caption)
 
 
-def wide_table(rows: Sequence[Row]) -> Table:
+def wide_table(rows: "Sequence[Row]") -> Table:
     """A line for each model."""
+    from .models.catalogue import SLOTS
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("model", no_wrap=True)
     for slot in SLOTS:
@@ -88,8 +89,9 @@ def wide_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def narrow_table(rows: Sequence[Row]) -> Text:
+def narrow_table(rows: "Sequence[Row]") -> Text:
     """A line for the size and cost of each model, and one for what fills its slots."""
+    from .models.catalogue import SLOTS
 
     def line(name: str, numbers: Sequence[str]) -> str:
         cells = [f"{text:>{size}}" for text, size in zip(numbers, NUMBERS.values(), strict=True)]
@@ -106,8 +108,10 @@ def narrow_table(rows: Sequence[Row]) -> Text:
     return text
 
 
-def slot_texts(row: Row) -> list[str]:
+def slot_texts(row: "Row") -> list[str]:
     """What fills the slots, in their order."""
+    from .models.catalogue import SLOTS
+
     return [getattr(row, slot) for slot in SLOTS]
 
 
@@ -116,7 +120,7 @@ def is_plain(text: str) -> bool:
     return text in ("–", "Linear", "Mlp 4") or text.startswith("Patchify")
 
 
-def number_texts(row: Row) -> list[str]:
+def number_texts(row: "Row") -> list[str]:
     """Size, cost, image, strides, and whether a checkpoint was released."""
     height, width = row.image
     return [

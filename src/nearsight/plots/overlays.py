@@ -381,6 +381,35 @@ def spots(box: Any, chip: tuple[int, int]) -> Iterator[tuple[float, float]]:
         yield right - width, top + share * (bottom - top)
 
 
+def draw_labels(image: Image.Image, labels: Sequence[tuple[str, float]]) -> Image.Image:
+    """The image with names and probabilities in its upper left corner.
+
+    Args:
+        image: In any mode and size.
+        labels: Names with their probabilities, the most probable first.
+
+    Returns:
+        A picture in mode RGB; small images are enlarged and huge ones reduced, so that labels can be read.
+
+    Example:
+        >>> draw_labels(Image.new("RGB", (64, 48)), [("cat", 0.9), ("dog", 0.1)]).size
+        (576, 432)
+    """
+    canvas, _ = canvas_for(image)
+    canvas = canvas.copy()
+    size = letter_size(canvas)
+    draw, left, top = ImageDraw.Draw(canvas), size // 2, size // 2
+    for place, (name, probability) in enumerate(labels):
+        text = title_of(name, probability)
+        width, height = chip_size(text, size)
+        if top + height > canvas.height:
+            break
+        colour = FIRST[0] if place == 0 else GREY
+        draw_chip(draw, Area(left, top, left + width, top + height), text, colour, size)
+        top += height + max(2, size // 5)
+    return canvas
+
+
 NOT_COUNTED = 255
 REGION_FILL = 0.6  # share of a class's colour over the image
 BACKGROUND = "background"
