@@ -27,11 +27,12 @@ from nearsight.benchmarking import Bench, Setting, Subject, bench, open_subject
 from nearsight.benchmarking.measure import SIDE, matrix_product, peak_memory
 from nearsight.benchmarking.models import reason_of
 from nearsight.benchmarking.results import Key, growths, plain, warn_if_restless
+from nearsight.interval import Interval
 from nearsight.lattice import Grid
 from nearsight.ops.sliding import unfold_gather_taps
 from nearsight.parts.depthwise import InhomogeneousKernel
 from nearsight.runs.run import environment
-from nearsight.timing import Spread, make_task, ratio_interval, take_turns, with_threads
+from nearsight.timing import make_task, ratio_interval, take_turns, with_threads
 
 CPU = torch.device("cpu")
 DEIT, SWIN = "deit_tiny_patch16_224", "swin_tiny_patch4_window7_224"  # timm's
@@ -74,12 +75,12 @@ class Outcome:
     bar: float
     at_most: bool
     stretch: float | None
-    measured: Spread
+    measured: Interval
     details: dict[str, Any]
 
     @property
     def met(self) -> bool:
-        value = self.measured.median
+        value = self.measured.value
         return value <= self.bar if self.at_most else value >= self.bar
 
 
@@ -121,9 +122,9 @@ def key(name: str, runtime: str = "eager", batch: int = 8) -> Key:
     return Key(name, (224, 224), runtime, batch)
 
 
-def inverse(value: Spread) -> Spread:
+def inverse(value: Interval) -> Interval:
     """Images in a second by images in a second, from times."""
-    return Spread(1 / value.median, 1 / value.high, 1 / value.low)
+    return Interval(1 / value.value, 1 / value.high, 1 / value.low)
 
 
 def life(rig: Rig) -> list[Outcome]:
@@ -150,7 +151,7 @@ def lightvit(rig: Rig) -> list[Outcome]:
     found = rig.bench(["lightvit_tiny", DEIT], runtimes)
     speeds = {name: inverse(found.ratio(key("lightvit_tiny", name), key(DEIT))) for name in runtimes}
     details = {name: plain(speed) for name, speed in speeds.items()}
-    best = max(speeds, key=lambda name: speeds[name].median)
+    best = max(speeds, key=lambda name: speeds[name].value)
     title = "lightvit_tiny / timm's deit_tiny eager, images/s, batch 8"
     return [
         Outcome(f"{title}: folded", 1.0, False, 1.2, speeds["folded"], details),
@@ -208,7 +209,7 @@ def mixer_memory(rig: Rig) -> list[Outcome]:
     rows = []
     for what in ("forward", "forward and backward"):
         ratio = held["ours"][what] / held["unfold"][what]
-        exact = Spread(ratio, ratio, ratio)
+        exact = Interval(ratio, ratio, ratio)
         title = f"inhomogeneous mixer / unfold, peak memory at 56x56x96, batch 8, {what}"
         rows.append(Outcome(title, 0.1, True, None, exact, {name: bytes_[what] for name, bytes_ in held.items()}))
     return rows
@@ -268,7 +269,7 @@ def scaling(rig: Rig) -> list[Outcome]:
         found = bench(opened, Setting((1,), ("folded",), rig.rounds, rig.threads, CPU))
         rig.note(found.restless)
         (growth,) = growths(found)
-        times = {key.size[0]: found.milliseconds(key).median for key in growth.keys}
+        times = {key.size[0]: found.milliseconds(key).value for key in growth.keys}
         details = {"milliseconds": times, "memory exponent": plain(growth.memory)}
         rows.append(Outcome(f"{name} folded, exponent of latency in pixels", 1.1, True, None, growth.latency, details))
     return rows
@@ -279,7 +280,9 @@ def onnx(rig: Rig) -> list[Outcome]:
     for batch in (8, 1):
         found = rig.bench(FAMILIES, ["folded", "onnx"], [batch])
         ratios = {n: found.ratio(key(n, "onnx", batch), key(n, "folded", batch)) for n in FAMILIES}
-        mean = Spread(*(math.exp(sum(map(math.log, ends)) / len(ends)) for ends in zip(*ratios.values(), strict=True)))
+        mean = Interval(
+            *(math.exp(sum(map(math.log, ends)) / len(ends)) for ends in zip(*ratios.values(), strict=True))
+        )
         details = {name: plain(ratio) for name, ratio in ratios.items()}
         what = f"ONNX Runtime / folded eager, latency, batch {batch}, geometric mean over families"
         rows.append(Outcome(what, 0.9, True, 0.75, mean, details))
@@ -319,7 +322,7 @@ def show(outcome: Outcome) -> None:
     sign = "<=" if outcome.at_most else ">="
     verdict = "met" if outcome.met else "NOT MET"
     print(f"  {outcome.what}")
-    print(f"    {value.median:.3f} ({value.low:.3f} to {value.high:.3f}), bar {sign} {outcome.bar:g}: {verdict}")
+    print(f"    {value.value:.3f} ({value.low:.3f} to {value.high:.3f}), bar {sign} {outcome.bar:g}: {verdict}")
 
 
 def main() -> None:

@@ -228,7 +228,11 @@ def life(folder: Path) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- |"
     for model in results.ranked:
         difference = model.difference
-        apart = f"{signed(difference.mean)} ± {100 * difference.reach:.1f} ({difference.verdict})" if difference else ""
+        apart = (
+            f"{signed(difference.mean)} ± {100 * difference.interval.half_width:.1f} ({difference.verdict})"
+            if difference
+            else ""
+        )
         cost = f"{model.parameters / 1e6:.2f} M | {(model.seconds or 0) / 60:.1f} min"
         yield f"| `{model.label}` | {with_interval(model.score)} | {apart or '–'} | {cost} |"
 

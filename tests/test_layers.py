@@ -10,7 +10,8 @@ ROOT = Path(nearsight.__file__).parent
 
 # Each line may import what stands above it, and its own; names on one line are strangers to each other.
 LAYERS = (
-    ("atomic", "lattice", "timing", "plots"),
+    ("atomic", "interval", "lattice", "plots"),
+    ("timing",),
     ("ops",),
     ("parts",),
     ("models",),

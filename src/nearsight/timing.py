@@ -4,23 +4,17 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from scipy.stats import binom
 
+from .interval import Interval
+
 Key = TypeVar("Key", bound=Hashable)
 LEAST = 0.02  # seconds that one measurement lasts, so that the clock's grain does not count
 SETTLE = 0.005  # seconds in which the threads of whatever ran before stop looking for work
-
-
-class Spread(NamedTuple):
-    """A median with its 95 % interval."""
-
-    median: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -93,23 +87,23 @@ def with_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def median_interval(values: Sequence[float]) -> Spread:
+def median_interval(values: Sequence[float]) -> Interval:
     """The median with its 95 % interval from the order of the values, whatever their distribution.
 
     Example:
         >>> median_interval([1, 2, 3, 4, 5, 6, 7, 8, 9])
-        Spread(median=5.0, low=2.0, high=8.0)
+        Interval(value=5.0, low=2.0, high=8.0)
     """
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     below = max(0, int(binom.ppf(0.025, len(ordered), 0.5)) - 1)
-    return Spread(float(np.median(ordered)), float(ordered[below]), float(ordered[-1 - below]))
+    return Interval(float(np.median(ordered)), float(ordered[below]), float(ordered[-1 - below]))
 
 
-def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> Spread:
+def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> Interval:
     """The median of the ratios within rounds, with its interval: what slowed a whole round down cancels.
 
     Example:
         >>> ratio_interval([2.0, 4.0, 60.0], [1.0, 2.0, 30.0])
-        Spread(median=2.0, low=2.0, high=2.0)
+        Interval(value=2.0, low=2.0, high=2.0)
     """
     return median_interval([one / other for one, other in zip(top, bottom, strict=True)])

@@ -15,7 +15,7 @@ from nearsight.benchmarking.measure import peak_memory
 from nearsight.benchmarking.results import Key, fit_exponent, growths, to_json, warn_if_restless
 from nearsight.benchmarking.runtimes import make_runner
 from nearsight.benchmarking.table import bench_table, printed_top1, scaling_table
-from nearsight.timing import Spread
+from nearsight.interval import Interval
 
 CPU = torch.device("cpu")
 MEGA = 10**6
@@ -83,10 +83,10 @@ def test_models_that_sleep_are_measured_as_long_as_they_sleep() -> None:
             key = Key(label, (8, 8), "eager", batch)
             # A busy machine wakes sleepers late, never early.
             assert 1e3 * seconds * batch <= found.milliseconds(key).low < 4e3 * seconds * batch
-            assert 0.25 / seconds < found.images_per_second(key).median <= 1 / seconds
+            assert 0.25 / seconds < found.images_per_second(key).value <= 1 / seconds
     ratio = found.ratio(Key("slow", (8, 8), "eager", 2))
-    assert ratio is not None and 1.8 < ratio.median < 4
-    assert ratio.low <= ratio.median <= ratio.high
+    assert ratio is not None and 1.8 < ratio.value < 4
+    assert ratio.low <= ratio.value <= ratio.high
 
 
 def test_a_model_of_large_products_runs_near_the_peak() -> None:
@@ -95,7 +95,7 @@ def test_a_model_of_large_products_runs_near_the_peak() -> None:
         model(torch.zeros(1))
     found = bench([subject("products", model, macs=counter.get_total_flops() // 2)], eager(rounds=5))
     (key,) = found.seconds
-    assert 0.3 < found.fraction(key).median < 2
+    assert 0.3 < found.fraction(key).value < 2
 
 
 def test_tasks_take_turns() -> None:
@@ -205,14 +205,14 @@ def test_time_in_proportion_to_pixels_has_exponent_one() -> None:
     found = bench([subject("even", Sleeper(1e-5, 0.5), side) for side in sides], eager(rounds=5))
     (growth,) = growths(found)
     assert [key.size[0] for key in growth.keys] == list(sides)
-    assert growth.latency is not None and 0.7 < growth.latency.median < 1.3
-    assert f"exponent of latency {growth.latency.median:.2f}" in scaling_table(found).plain
+    assert growth.latency is not None and 0.7 < growth.latency.value < 1.3
+    assert f"exponent of latency {growth.latency.value:.2f}" in scaling_table(found).plain
 
 
 def test_memory_in_proportion_to_pixels_has_exponent_one() -> None:
     found = bench([subject("relu", nn.ReLU(), side) for side in (64, 128, 256)], eager(rounds=2))
     (growth,) = growths(found)
-    assert growth.memory == Spread(1.0, 1.0, 1.0)
+    assert growth.memory == Interval(1.0, 1.0, 1.0)
 
 
 # Models

@@ -8,8 +8,9 @@ import pytest
 
 from nearsight.comparison.examples import find_disagreements
 from nearsight.comparison.predictions import Answers, RunAnswers, best_of, differences, scores
-from nearsight.comparison.results import Curve, Interval, Latency, ModelResult, Results, RunResult
+from nearsight.comparison.results import Curve, Latency, ModelResult, Results, RunResult
 from nearsight.data import open_data
+from nearsight.interval import Interval
 
 Make = Callable[..., Results]
 
@@ -46,8 +47,8 @@ def drawn_model(label: str, place: int, answers: Answers, baseline: str, convnet
         difference=differences(answers, baseline).get(label),
         behind_best=differences(answers, best_of(found)).get(label),
         latency=Latency(
-            milliseconds=Interval(mean=milliseconds, low=milliseconds - 0.1, high=milliseconds + 0.1),
-            images_per_second=Interval(mean=1000.0, low=990.0, high=1010.0),
+            milliseconds=Interval(milliseconds, milliseconds - 0.1, milliseconds + 0.1),
+            images_per_second=Interval(1000.0, 990.0, 1010.0),
         ),
     )
 

@@ -30,7 +30,7 @@ def test_noise_is_called_noise(make_results: Make) -> None:
     results = make_results({"deit_nano": 0.6, "localvit_nano": 0.6, "lit_nano": 0.6})
     said = verdict(results)
     best, last = results.ranked[0], results.ranked[-1]
-    ends = [f"{100 * model.score.mean:.1f}\xa0% ({model.label})" for model in (last, best)]
+    ends = [f"{100 * model.score.value:.1f}\xa0% ({model.label})" for model in (last, best)]
     assert said[0].startswith(f"No difference shown: the models lie between {ends[0]} and {ends[1]}, ")
     if best.label != "deit_nano":
         assert said[1].startswith(f"{best.label} is ") and said[1].endswith(", which shows no difference.")

@@ -93,4 +93,4 @@ def test_scores_of_a_segmenter_are_complete(tmp_path: Path) -> None:
     assert [row.method for row in found.methods] == ["dense-rollout", "rollout", "prediction", "random", "centre"]
     assert found.cases > 0 and 0 < found.covered < 0.5
     for row in found.methods:
-        assert row.insertion_curve.shape == (4,) and 0 <= row.pointing.mean <= 1
+        assert row.insertion_curve.shape == (4,) and 0 <= row.pointing.value <= 1

@@ -78,7 +78,7 @@ def test_intervals_are_wider_when_maps_share_an_image() -> None:
     values = np.tile([0.0, 1.0], 50)
     apart = interval(values, range(100), seed=0)
     together = interval(np.repeat([0.0, 1.0], 50), np.repeat(np.arange(10), 10), seed=0)
-    assert apart.mean == together.mean == 0.5
+    assert apart.value == together.value == 0.5
     assert apart.high - apart.low == pytest.approx(2 * 1.96 * 0.05, rel=0.1)  # standard error of 100 coins
     assert together.high - together.low > 2 * (apart.high - apart.low)
 
@@ -168,7 +168,7 @@ def test_scores_of_a_classifier_are_complete(tmp_path: Path) -> None:
     found = score(opened, "shapes?size=32&images=40", limit=8, steps=4)
     assert [row.method for row in found.methods] == ["rollout", "attention", "grad-cam", "random", "centre"]
     for row in found.methods:
-        assert 0 <= row.pointing.low <= row.pointing.mean <= row.pointing.high <= 1
+        assert 0 <= row.pointing.low <= row.pointing.value <= row.pointing.high <= 1
         assert row.deletion_curve.shape == (5,) and row.deletion_curve[0] == pytest.approx(row.insertion_curve[-1])
     assert found.cases <= found.images and found["centre"].method == "centre"
     write_scores(found, tmp_path)

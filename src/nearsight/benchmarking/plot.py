@@ -62,7 +62,7 @@ def machine(found: Bench) -> str:
 
 def draw_rows(axes: "Axes", found: Bench, rows: dict[str, list[Key]], printed: dict[str, float]) -> None:
     """The models: lines, marks, names."""
-    times = {key: found.milliseconds(key).median for keys in rows.values() for key in keys}
+    times = {key: found.milliseconds(key).value for keys in rows.values() for key in keys}
     stretch_axes(axes, list(times.values()), [printed[label] for label in rows])
     named: set[str] = set()
     for label, keys in rows.items():
@@ -132,7 +132,7 @@ def draw_growths(axes: "Axes", found: Bench, grown: Sequence[Growth], what: str)
         name = f"{growth.label} {growth.runtime}" if several else growth.label
         mark, _ = MARKS[growth.runtime]
         colour = COLOURS[labels.index(growth.label) % len(COLOURS)]
-        title = f"{name}: {exponent.median:.2f}" if exponent else name
+        title = f"{name}: {exponent.value:.2f}" if exponent else name
         axes.plot(pixels, values, f"{mark}-", color=colour, markersize=5, linewidth=1.4, label=title)
     sizes = sorted({key.size for growth in grown for key in growth.keys}, key=math.prod)
     axes.xaxis.set_major_locator(FixedLocator([math.prod(size) for size in sizes]))
@@ -149,7 +149,7 @@ def draw_growths(axes: "Axes", found: Bench, grown: Sequence[Growth], what: str)
 
 def cost(found: Bench, key: Key, what: str) -> float:
     """Milliseconds or megabytes."""
-    return found.milliseconds(key).median if what == "latency" else found.memory[key] / 1e6
+    return found.milliseconds(key).value if what == "latency" else found.memory[key] / 1e6
 
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top in pixels

@@ -12,8 +12,9 @@ import torch
 from scipy.stats import t as student
 
 from .. import __version__
+from ..interval import Interval
 from ..runs.run import environment
-from ..timing import Spread, median_interval, ratio_interval
+from ..timing import median_interval, ratio_interval
 from .models import Subject
 from .runtimes import RUNTIMES
 
@@ -95,20 +96,20 @@ class Bench:
         """Multiply-adds of one image, by label and size."""
         return {(subject.label, subject.size): subject.macs for subject in self.subjects}
 
-    def milliseconds(self, key: Key) -> Spread:
+    def milliseconds(self, key: Key) -> Interval:
         """Of one call."""
         return median_interval([1e3 * value for value in self.seconds[key]])
 
-    def images_per_second(self, key: Key) -> Spread:
+    def images_per_second(self, key: Key) -> Interval:
         """Images in a second."""
         return median_interval([key.batch / value for value in self.seconds[key]])
 
-    def fraction(self, key: Key) -> Spread:
+    def fraction(self, key: Key) -> Interval:
         """Share of the peak: multiply-adds in a second by those of the matrix product in the same round."""
         ours, theirs = self.macs[key.label, key.size] * key.batch, self.side**3
         return ratio_interval([ours / value for value in self.seconds[key]], [theirs / value for value in self.peak])
 
-    def ratio(self, key: Key, other: Key | None = None) -> Spread | None:
+    def ratio(self, key: Key, other: Key | None = None) -> Interval | None:
         """Time by that of another measurement in the same round; by the reference's where none is given.
 
         The reference's is that in its first runtime, with the same batch size; None where that is missing.
@@ -122,7 +123,7 @@ class Bench:
         return min(found, key=lambda other: self.setting.runtimes.index(other.runtime), default=None)
 
     @property
-    def peak_flops(self) -> Spread:
+    def peak_flops(self) -> Interval:
         """Floating-point operations in a second of the matrix product."""
         return median_interval([2 * self.side**3 / value for value in self.peak])
 
@@ -166,8 +167,8 @@ class Growth:
     label: str
     runtime: str
     keys: tuple[Key, ...]
-    latency: Spread | None
-    memory: Spread | None
+    latency: Interval | None
+    memory: Interval | None
 
 
 def growths(found: Bench) -> list[Growth]:
@@ -179,21 +180,21 @@ def growths(found: Bench) -> list[Growth]:
         keys = [key for key in found.seconds if (key.label, key.runtime, key.batch) == (label, runtime, batch)]
         keys.sort(key=lambda key: math.prod(key.size))
         pixels = [math.prod(key.size) for key in keys]
-        latency = fit_exponent(pixels, [found.milliseconds(key).median for key in keys])
+        latency = fit_exponent(pixels, [found.milliseconds(key).value for key in keys])
         told = all(found.memory.get(key) for key in keys)
         memory = fit_exponent(pixels, [found.memory[key] for key in keys]) if told else None
         grown.append(Growth(label, runtime, tuple(keys), latency, memory))
     return grown
 
 
-def fit_exponent(pixels: Sequence[float], costs: Sequence[float]) -> Spread | None:
+def fit_exponent(pixels: Sequence[float], costs: Sequence[float]) -> Interval | None:
     """The power of the pixels that the costs grow with: least squares between logarithms.
 
     The 95 % interval is that of the slope (Student's t); two sizes leave nothing to judge it by, and one no slope.
 
     Example:
         >>> fit_exponent([1, 10, 100], [5, 50, 500])
-        Spread(median=1.0, low=1.0, high=1.0)
+        Interval(value=1.0, low=1.0, high=1.0)
     """
     if len(pixels) < 2:
         return None
@@ -202,10 +203,10 @@ def fit_exponent(pixels: Sequence[float], costs: Sequence[float]) -> Spread | No
     slope = float(around @ y / (around @ around))
     freedom = len(x) - 2
     if freedom == 0:
-        return Spread(slope, -math.inf, math.inf)
+        return Interval(slope, -math.inf, math.inf)
     rest = y - y.mean() - slope * around
     reach = float(student.ppf(0.975, freedom) * math.sqrt(rest @ rest / freedom / (around @ around)))
-    return Spread(*(round(value, 9) for value in (slope, slope - reach, slope + reach)))
+    return Interval(*(round(value, 9) for value in (slope, slope - reach, slope + reach)))
 
 
 def to_json(found: Bench, *, scaling: bool = False) -> bytes:
@@ -287,8 +288,9 @@ def describe(found: Bench, key: Key) -> dict[str, Any]:
     }
 
 
-def plain(value: Spread | None) -> dict[str, float | None] | None:
+def plain(value: Interval | None) -> dict[str, float | None] | None:
     """A median and its interval; an end that is not known is null."""
     if value is None:
         return None
-    return {name: number if math.isfinite(number) else None for name, number in value._asdict().items()}
+    numbers = {"median": value.value, "low": value.low, "high": value.high}
+    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}

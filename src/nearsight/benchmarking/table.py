@@ -8,10 +8,10 @@ from textwrap import wrap
 from rich.text import Text
 
 from ..comparison.report import figure
+from ..interval import Interval
 from ..reproduce.own import plan
 from ..reproduce.published import Row, published_rows
 from ..reproduce.recipe import Recipe
-from ..timing import Spread
 from .results import Bench, Growth, Key, growths
 
 # timm's names of models that are hosts here.
@@ -102,18 +102,18 @@ def cells(found: Bench, key: Key) -> dict[str, str]:
     return {
         "batch": str(key.batch),
         "latency, ms": spread(found.milliseconds(key)),
-        "images/s": short(found.images_per_second(key).median),
+        "images/s": short(found.images_per_second(key).value),
         "memory": megabytes(bytes_) if bytes_ is not None else "–",
-        "of peak": f"{found.fraction(key).median:.2f}",
+        "of peak": f"{found.fraction(key).value:.2f}",
         "time ratio": "1" if found.reference_of(key) == key else spread(ratio, 2) if ratio else "–",
     }
 
 
-def spread(value: Spread, digits: int | None = None) -> str:
+def spread(value: Interval, digits: int | None = None) -> str:
     """A median with its interval.
 
     Example:
-        >>> spread(Spread(12.345, 12.1, 13.02)), spread(Spread(1.05, 1.0, 1.1), 2)
+        >>> spread(Interval(12.345, 12.1, 13.02)), spread(Interval(1.05, 1.0, 1.1), 2)
         ('12.3 (12.1–13.0)', '1.05 (1.00–1.10)')
     """
     texts = [short(number) if digits is None else f"{number:.{digits}f}" for number in value]
@@ -162,7 +162,7 @@ def reasons(found: Bench, label: str, width: int) -> Text:
 
 def caption(found: Bench, width: int) -> str:
     """How to read the table."""
-    setting, peak = found.setting, found.peak_flops.median / 1e9
+    setting, peak = found.setting, found.peak_flops.value / 1e9
     first = next(runtime for runtime in setting.runtimes)
     threads = f"{setting.threads} thread{'s' * (setting.threads != 1)}"
     rounds = len(found.peak)
@@ -192,7 +192,7 @@ def scaling_table(found: Bench, width: int = 80) -> Text:
                 " × ".join(map(str, key.size)),
                 spread(found.milliseconds(key)),
                 megabytes(bytes_) if bytes_ is not None else "–",
-                f"{found.fraction(key).median:.2f}",
+                f"{found.fraction(key).value:.2f}",
             )
             shown = [f"{cell:>{size}}" for cell, size in zip(row, titles.values(), strict=True)]
             text.append(f"{'':<{INDENT}}" + " ".join(shown) + "\n")
@@ -224,9 +224,9 @@ def exponents(growth: Growth) -> str:
     return f"exponent of latency {power(growth.latency)}{memory}"
 
 
-def power(value: Spread) -> str:
+def power(value: Interval) -> str:
     """An exponent; two sizes give no interval."""
-    return spread(value, 2) if math.isfinite(value.low) else f"{value.median:.2f}"
+    return spread(value, 2) if math.isfinite(value.low) else f"{value.value:.2f}"
 
 
 def refused_sizes(found: Bench, growth: Growth, width: int) -> Text:

@@ -6,8 +6,9 @@ from html import escape
 import numpy as np
 from markupsafe import Markup
 
+from ..interval import Interval
 from ..plots.axes import Axis, padded
-from .results import Curve, Interval, ModelResult, Results
+from .results import Curve, ModelResult, Results
 
 WIDTH, HEIGHT = 440, 300
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 12, 40
@@ -66,21 +67,21 @@ def score_by_latency(results: Results) -> Markup:
     ]
     if not shown:
         return Markup("")
-    times = [time.mean for _, time, _ in shown]
+    times = [time.value for _, time, _ in shown]
     logarithmic = max(times) > 4 * min(times)
     span = (min(times) / 1.25, max(times) * 1.25) if logarithmic else padded(times, 0.18, 0.08 * max(times))
     across = Axis(span[0], span[1], LEFT, WIDTH - RIGHT, logarithmic)
     down = Axis(*upright([v for _, _, acc in shown for v in (acc.low, acc.high)]), HEIGHT - BOTTOM, TOP)
     parts = [frame(across, down, "milliseconds for one image (less is better)", 5)]
-    front = pareto_front([(time.mean, score.mean) for _, time, score in shown])
-    parts.append(front_line([(shown[i][1].mean, shown[i][2].mean) for i in front], across, down))
+    front = pareto_front([(time.value, score.value) for _, time, score in shown])
+    parts.append(front_line([(shown[i][1].value, shown[i][2].value) for i in front], across, down))
     taken: list[tuple[float, float, float, float]] = [
-        (across.place(t.mean) - 5, down.place(a.mean) - 5, across.place(t.mean) + 5, down.place(a.mean) + 5)
+        (across.place(t.value) - 5, down.place(a.value) - 5, across.place(t.value) + 5, down.place(a.value) + 5)
         for _, t, a in shown
     ]
     for index, time, score in shown:
         parts.append(dot(index, time, score, across, down, results.models[index].label))
-        parts.append(tag(results.models[index].label, across.place(time.mean), down.place(score.mean), taken))
+        parts.append(tag(results.models[index].label, across.place(time.value), down.place(score.value), taken))
     names = ", ".join(results.models[shown[i][0]].label for i in front)
     return drawing(f"{results.metric} against latency. Not beaten in both: {names}.", parts)
 
@@ -110,9 +111,9 @@ def front_line(points: Sequence[tuple[float, float]], across: Axis, down: Axis) 
 
 def dot(index: int, time: Interval, score: Interval, across: Axis, down: Axis, label: str) -> str:
     """A model with the interval of its score."""
-    x, y = across.place(time.mean), down.place(score.mean)
+    x, y = across.place(time.value), down.place(score.value)
     low, high = down.place(score.low), down.place(score.high)
-    said = f"{label}: {score.mean:.1%}, {time.mean:.2f} ms"
+    said = f"{label}: {score.value:.1%}, {time.value:.2f} ms"
     return (
         f'<g class="{colour(index)}"><title>{escape(said)}</title>'
         f'<line class="whisker" x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}"/>'
@@ -146,7 +147,7 @@ def interval_bar(results: Results, index: int) -> Markup:
     if value is None:
         return Markup("")
     scale = Axis(*padded([v for a in found for v in (a.low, a.high)], 0.05, 0.002), 4, BAR - 4)
-    x, low, high = (scale.place(v) for v in (value.mean, value.low, value.high))
+    x, low, high = (scale.place(v) for v in (value.value, value.low, value.high))
     return Markup(
         f'<svg class="bar {colour(index)}" viewBox="0 0 {BAR} 14" width="{BAR}" height="14" aria-hidden="true">'
         f'<line class="rail" x1="0" x2="{BAR}" y1="7" y2="7"/>'

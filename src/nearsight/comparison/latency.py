@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ..timing import make_task, median_interval, take_turns, with_threads
-from .results import Interval, Latency
+from .results import Latency
 
 BATCH = 32
 ROUNDS = 25
@@ -38,14 +38,8 @@ def measure_latency(
         seconds = take_turns(tasks, (key for _ in rounds for key in tasks))
     return {
         label: Latency(
-            milliseconds=interval([1e3 * value for value in seconds[label, 1]]),
-            images_per_second=interval([BATCH / value for value in seconds[label, BATCH]]),
+            milliseconds=median_interval([1e3 * value for value in seconds[label, 1]]),
+            images_per_second=median_interval([BATCH / value for value in seconds[label, BATCH]]),
         )
         for label in models
     }
-
-
-def interval(values: list[float]) -> Interval:
-    """The median of measurements and its interval."""
-    middle, low, high = median_interval(values)
-    return Interval(mean=middle, low=low, high=high)

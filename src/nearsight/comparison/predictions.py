@@ -8,9 +8,10 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from ..interval import Interval
 from .answering import ANSWERS
 from .plan import Plan
-from .results import Difference, Interval
+from .results import Difference
 from .runner import is_finished
 from .statistics import Estimate, correct_for_many, estimate_difference, estimate_score, judge
 
@@ -143,9 +144,9 @@ def differences(answers: Answers, reference: str) -> dict[str, Difference]:
 
 def as_interval(estimate: Estimate) -> Interval:
     """The part of an estimate that goes into the results."""
-    return Interval(mean=estimate.mean, low=estimate.low, high=estimate.high)
+    return Interval(estimate.mean, estimate.low, estimate.high)
 
 
 def best_of(found: Mapping[str, Interval]) -> str:
     """The label with the highest score; the first of equal ones."""
-    return max(found, key=lambda label: found[label].mean)
+    return max(found, key=lambda label: found[label].value)

@@ -113,7 +113,7 @@ def results_table(results: Results) -> Table:
     for model in [*results.ranked, *failed]:
         difference: str | Text = "baseline" if model.label == results.baseline else "–"
         if model.difference is not None:
-            reach = f"{100 * model.difference.reach:.1f}"
+            reach = f"{100 * model.difference.interval.half_width:.1f}"
             difference = Text(f"{signed(model.difference.mean)} ± {reach}", style=STYLES[model.difference.verdict])
         table.add_row(
             Text(model.label),
@@ -121,7 +121,7 @@ def results_table(results: Results) -> Table:
             difference,
             figure(model.parameters),
             figure(model.macs),
-            f"{model.latency.milliseconds.mean:.2f} ms" if model.latency else "–",
+            f"{model.latency.milliseconds.value:.2f} ms" if model.latency else "–",
             duration(model.seconds) if model.seconds else "–",
         )
     return table

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
 
 from ..atomic import write_whole
+from ..interval import Interval
 
 
 class Record(BaseModel):
@@ -15,31 +16,43 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
-class Interval(Record):
-    """A number with its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def reach(self) -> float:
-        """Half of the interval's length; the longer half where an end was cut off at 0 or 1."""
-        return max(self.mean - self.low, self.high - self.mean)
+def read_interval(found: Any) -> Any:
+    """An interval from JSON, where its value is called `mean`."""
+    is_written = isinstance(found, dict) and found.keys() == {"mean", "low", "high"}
+    return Interval(found["mean"], found["low"], found["high"]) if is_written else found
 
 
-class Difference(Interval):
-    """A paired difference of scores.
+def write_interval(found: Interval) -> dict[str, float]:
+    """An interval for JSON."""
+    return {"mean": found.value, "low": found.low, "high": found.high}
+
+
+Measured = Annotated[Interval, BeforeValidator(read_interval), PlainSerializer(write_interval)]
+
+
+class Difference(Record):
+    """A paired difference of scores, with its 95 % interval.
 
     Attributes:
+        mean: Difference of the means.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
         p: Probability of such a difference by chance, corrected by Holm for the number of models.
         seeds: Seeds that both models have.
         verdict: In words.
     """
 
+    mean: float
+    low: float
+    high: float
     p: float
     seeds: int
     verdict: Literal["better", "worse", "no difference shown"]
+
+    @property
+    def interval(self) -> Interval:
+        """The difference as a number with its interval."""
+        return Interval(self.mean, self.low, self.high)
 
 
 class Latency(Record):
@@ -50,8 +63,8 @@ class Latency(Record):
         images_per_second: In batches of 32: median and its interval.
     """
 
-    milliseconds: Interval
-    images_per_second: Interval
+    milliseconds: Measured
+    images_per_second: Measured
 
 
 class Curve(Record):
@@ -109,7 +122,7 @@ class ModelResult(Record):
     parameters: int
     macs: int
     runs: list[RunResult]
-    score: Interval | None = None
+    score: Measured | None = None
     difference: Difference | None = None
     behind_best: Difference | None = None
     latency: Latency | None = None
@@ -200,7 +213,7 @@ class Results(Record):
     def ranked(self) -> list[ModelResult]:
         """Models with a score, the best first."""
         done = [model for model in self.models if model.score is not None]
-        return sorted(done, key=lambda model: -model.score.mean)  # type: ignore[union-attr]
+        return sorted(done, key=lambda model: -model.score.value)  # type: ignore[union-attr]
 
     @property
     def failures(self) -> list[tuple[ModelResult, RunResult]]:

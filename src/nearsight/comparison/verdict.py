@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from .results import Difference, Interval, ModelResult, Results
+from ..interval import Interval
+from .results import Difference, ModelResult, Results
 
 CHEAPER = 0.9  # share of the time from which on a model counts as cheaper
 WORTH_SAYING = 1.1
@@ -64,12 +65,12 @@ def worth(ranked: Sequence[ModelResult], results: Results) -> list[str]:
     best, baseline = ranked[0], results.model(results.baseline)
     cheap = cheapest_tie(ranked)
     if cheap is not None and cheap.latency and best.latency:
-        ratio = cheap.latency.milliseconds.mean / best.latency.milliseconds.mean
+        ratio = cheap.latency.milliseconds.value / best.latency.milliseconds.value
         apart = f"{cheap.label}, which can't be told apart from {best.label},"
         return [f"{apart} takes only {ratio:.2g} × as long for an image."]
     if best is baseline or not (best.latency and baseline.latency and best.seconds and baseline.seconds):
         return []
-    image = best.latency.milliseconds.mean / baseline.latency.milliseconds.mean
+    image = best.latency.milliseconds.value / baseline.latency.milliseconds.value
     training = best.seconds / baseline.seconds
     costs = f"{times(image)} for an image and {times(training)} to train"
     return [f"{best.label} takes {costs}, compared with {baseline.label}."]
@@ -104,21 +105,21 @@ def cheapest_tie(ranked: Sequence[ModelResult]) -> ModelResult | None:
     timed = [model for model in tied(ranked) if model.latency]
     if best.latency is None or not timed:
         return None
-    fastest = min(timed, key=lambda model: model.latency.milliseconds.mean)  # type: ignore[union-attr]
-    ratio = fastest.latency.milliseconds.mean / best.latency.milliseconds.mean  # type: ignore[union-attr]
+    fastest = min(timed, key=lambda model: model.latency.milliseconds.value)  # type: ignore[union-attr]
+    ratio = fastest.latency.milliseconds.value / best.latency.milliseconds.value  # type: ignore[union-attr]
     return fastest if ratio < CHEAPER else None
 
 
 def percent(value: Interval | None) -> str:
     """`61.3 % ± 1.1`, on one line."""
     assert value is not None
-    return f"{100 * value.mean:.1f} % ± {100 * value.reach:.1f}".replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{100 * value.value:.1f} % ± {100 * value.half_width:.1f}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def share(model: ModelResult) -> str:
     """`61.3 %`, on one line."""
     assert model.score is not None
-    return f"{100 * model.score.mean:.1f}\N{NO-BREAK SPACE}%"
+    return f"{100 * model.score.value:.1f}\N{NO-BREAK SPACE}%"
 
 
 def points(difference: float) -> str:

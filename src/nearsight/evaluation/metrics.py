@@ -6,19 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..interval import Interval
+
 NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 BINS = 15
 
 Floats = NDArray[np.floating]
 Numbers = NDArray[np.int64]
-
-
-class Share(NamedTuple):
-    """A share of some cases with its 95 % interval; all nan if there are no cases."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Calibration(NamedTuple):
@@ -29,7 +23,7 @@ class Calibration(NamedTuple):
         edges: Limits of the bins of sureness `[bins + 1]`.
         images: Images in each bin `[bins]`.
         confidence: Mean probability of the answers in each bin `[bins]`; nan in empty ones.
-        accuracy: Share of right answers in each bin `[bins]`; nan in empty ones.
+        accuracy: Interval of right answers in each bin `[bins]`; nan in empty ones.
     """
 
     error: float
@@ -45,8 +39,8 @@ class Metrics:
 
     Attributes:
         images: How many were answered.
-        top1: Share of right answers.
-        top5: Share of images with the right class among the first five; None with up to five classes.
+        top1: Interval of right answers.
+        top5: Interval of images with the right class among the first five; None with up to five classes.
         balanced_accuracy: Mean of the classes' recalls.
         macro_f1: Mean of the classes' F1.
         nll: Mean negative logarithm of the probability of the true class.
@@ -58,14 +52,14 @@ class Metrics:
     """
 
     images: int
-    top1: Share
-    top5: Share | None
+    top1: Interval
+    top5: Interval | None
     balanced_accuracy: float
     macro_f1: float
     nll: float
     calibration: Calibration
-    recall: list[Share]
-    precision: list[Share]
+    recall: list[Interval]
+    precision: list[Interval]
     f1: Floats
     confusion: Numbers
 
@@ -109,7 +103,7 @@ def measure(probabilities: Floats, labels: Numbers) -> Metrics:
     )
 
 
-def share(hits: int, total: int) -> Share:
+def share(hits: int, total: int) -> Interval:
     """A share with Wilson's interval, which stays in 0..1 and holds for few cases, too.
 
     Example:
@@ -117,13 +111,13 @@ def share(hits: int, total: int) -> Share:
         [0.8, 0.49, 0.943]
     """
     if total == 0:
-        return Share(np.nan, np.nan, np.nan)
+        return Interval(np.nan, np.nan, np.nan)
     rate, weight = hits / total, NORMAL_95**2 / total
     centre = rate + weight / 2
     spread = NORMAL_95 * np.sqrt(rate * (1 - rate) / total + weight / (4 * total))
     low, high = ((centre + sign * spread) / (1 + weight) for sign in (-1, 1))
     # At the ends the interval touches 0 or 1 exactly; rounding must not push it past the value.
-    return Share(rate, float(min(max(low, 0.0), rate)), float(max(min(high, 1.0), rate)))
+    return Interval(rate, float(min(max(low, 0.0), rate)), float(max(min(high, 1.0), rate)))
 
 
 def in_top(probabilities: Floats, labels: Numbers, k: int) -> NDArray[np.bool_]:

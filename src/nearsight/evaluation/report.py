@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic import write_whole
+from ..interval import Interval
 from ..plots.style import to_png
 from .evaluate import Evaluation
-from .metrics import Share, worst_mistakes
+from .metrics import worst_mistakes
 from .plots import ACROSS, Mistake, draw_confusion, draw_mistakes, draw_reliability
 
 SHOWN = 4 * ACROSS  # mistakes on the contact sheet
@@ -101,7 +102,7 @@ def to_dict(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def share_dict(share: Share) -> dict[str, float] | None:
+def share_dict(share: Interval) -> dict[str, float] | None:
     """A share and its 95 % interval."""
     return None if math.isnan(share.value) else share._asdict()
 

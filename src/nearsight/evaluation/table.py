@@ -7,9 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..console import percent
+from ..interval import Interval
 from ..plots.style import abbreviate
 from .evaluate import Evaluation
-from .metrics import Metrics, Share, most_confused, worst_classes
+from .metrics import Metrics, most_confused, worst_classes
 
 ROWS = 5  # worst classes and commonest confusions to list
 SEEN = {  # what the training did with the images already
@@ -102,6 +103,6 @@ def short(name: str) -> Text:
     return Text(abbreviate(name, NAME))
 
 
-def interval(share: Share) -> str:
+def interval(share: Interval) -> str:
     """The limits of a share for people."""
     return f"{100 * share.low:.1f} – {100 * share.high:.1f} %"

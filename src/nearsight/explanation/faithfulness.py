@@ -18,6 +18,7 @@ from torch import Tensor
 from torchvision.transforms.v2.functional import gaussian_blur
 
 from ..atomic import write_whole
+from ..interval import Interval
 from ..plots.style import COLOURS, SMALL, SOFT, figure, tidy, to_png, write
 from .attention import attention
 from .cam import grad_cam
@@ -107,15 +108,6 @@ OF_CLASSIFIERS = ("rollout", "attention", "grad-cam")
 OF_DENSE = ("dense-rollout", "rollout", "prediction")
 SCORED = tuple(dict.fromkeys((*OF_CLASSIFIERS, *OF_DENSE)))
 DRAWS = 2000  # of the bootstrap
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean with its 95 % interval over images."""
-
-    mean: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -321,7 +313,7 @@ def interval(values: NDArray[np.floating], owners: Sequence[int], seed: int) -> 
 
     Example:
         >>> found = interval(np.array([1.0, 0.0, 1.0, 1.0]), [1, 1, 2, 3], seed=0)
-        >>> found.mean, found.low <= 0.75 <= found.high
+        >>> found.value, found.low <= 0.75 <= found.high
         (0.75, True)
     """
     _, groups = np.unique(owners, return_inverse=True)
@@ -344,17 +336,17 @@ def share(hits: NDArray[np.floating], owners: Sequence[int], seed: int) -> Inter
         (0.0, 0.46)
     """
     found = interval(hits, owners, seed)
-    if 0 < found.mean < 1:
+    if 0 < found.value < 1:
         return found
     reach = 1 - 0.025 ** (1 / len(set(owners)))
-    return Interval(found.mean, max(0.0, found.mean - reach), min(1.0, found.mean + reach))
+    return Interval(found.value, max(0.0, found.value - reach), min(1.0, found.value + reach))
 
 
 def spelled(found: Interval, share: bool) -> str:
     """A mean with its interval for people."""
     if share:
-        return f"{100 * found.mean:.1f} % ({100 * found.low:.0f} to {100 * found.high:.0f})"
-    return f"{found.mean:.3f} ({found.low:.3f} to {found.high:.3f})"
+        return f"{100 * found.value:.1f} % ({100 * found.low:.0f} to {100 * found.high:.0f})"
+    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 
 def scores_table(scores: Scores) -> RenderableType:
@@ -410,7 +402,10 @@ def draw_curves(scores: Scores) -> "Figure":
 def write_scores(scores: Scores, folder: Path) -> Path:
     """Write `curves.png`, `scores.md` and `scores.json`."""
     rows = asdict(scores)
-    for row in rows["methods"]:
+    for row, method in zip(rows["methods"], scores.methods, strict=True):
+        for key in ("pointing", "deletion", "insertion"):
+            found: Interval = getattr(method, key)
+            row[key] = {"mean": found.value, "low": found.low, "high": found.high}
         row["deletion_curve"], row["insertion_curve"] = (
             [round(float(value), 5) for value in row[key]] for key in ("deletion_curve", "insertion_curve")
         )
