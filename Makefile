@@ -59,7 +59,7 @@ format: $(STAMP) ## Put the code into the project's format.
 	$(PY) -m ruff format .
 
 catalogue: $(STAMP) ## Record the table of models again, after a change to models or parts.
-	$(PY) -m nearsight.models.summary
+	$(PY) -m tools.catalogue
 
 clean: ## Remove what the tools left behind, except .venv.
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -26,7 +26,7 @@ LAYERS = (
     ("runs",),
     ("training",),
     ("deployment",),
-    ("evaluation", "explanation", "matrix"),
+    ("evaluation", "explanation"),
     ("prediction",),
     ("comparison",),
     ("benchmarking", "app"),

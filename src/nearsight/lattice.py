@@ -142,7 +142,7 @@ def window_shift(length: int, size: int) -> int:
     return size // 2 * (1 - one_holds_it)
 
 
-def turn(field: Tensor, row: int, column: int) -> Tensor:
+def roll(field: Tensor, row: int, column: int) -> Tensor:
     """Let `[B, H, W, C]` begin at this row and column; what stood before them comes behind."""
     height, width = field.shape[1:3]
     if holds(row % height == 0) and holds(column % width == 0):

@@ -12,7 +12,7 @@ from nearsight import parts
 from nearsight.checkpoints import load_official, name_of, recognise
 from nearsight.checkpoints.released.families import Choices
 from nearsight.models import Backbone
-from nearsight.models.pyramid import FeaturePyramid
+from nearsight.models.backbone import FeaturePyramid
 
 
 def shapes_of(name: str) -> dict[str, Tensor]:

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import nearsight
 from nearsight.explanation import attention, capture
-from nearsight.explanation.attention_matrix import GatherMixing, ReducedMixing, TapMixing, WindowMixing
 from nearsight.lattice import Grid, image
+from nearsight.ops.attention_matrix import GatherMatrix, KernelMatrix, ReducedMatrix, WindowMatrix
 from nearsight.parts.attention import GlobalModule, WindowModule
 
 SIZES = [(32, 32), (44, 36)]
@@ -96,7 +96,7 @@ def test_cropped_windows_give_the_layers_output() -> None:
         for layer, (mixer, tokens, grid, output) in zip(
             capture(model, images).layers, inputs_of_mixers(model, images), strict=True
         ):
-            assert isinstance(layer.mixing, WindowMixing)
+            assert isinstance(layer.mixing, WindowMatrix)
             places = layer.mixing.places
             with torch.no_grad():
                 pieces = tokens[:, places.flatten()].view(-1, places.shape[1], tokens.shape[-1])
@@ -147,7 +147,7 @@ def test_reduced_keys_times_values_are_the_output() -> None:
     for layer, (mixer, tokens, grid, output) in zip(
         capture(model, images).layers, inputs_of_mixers(model, images), strict=True
     ):
-        assert isinstance(layer.mixing, ReducedMixing)
+        assert isinstance(layer.mixing, ReducedMatrix)
         with torch.no_grad():
             picture = F.pad(image(tokens, grid), (0, -grid.width % mixer.ratio, 0, -grid.height % mixer.ratio))
             reduced = mixer.norm(mixer.reduce(picture).flatten(2).transpose(1, 2))
@@ -166,7 +166,7 @@ def test_gather_broadcast_and_windows_are_the_output() -> None:
         capture(model, images).layers, inputs_of_mixers(model, images), strict=True
     ):
         mixing = layer.mixing
-        assert isinstance(mixing, GatherMixing)
+        assert isinstance(mixing, GatherMatrix)
         patches = torch.arange(grid.patches)
         with torch.no_grad():
             values = mixer.qkv(tokens, grid)[2][:, grid.aux :].unflatten(-1, (mixer.heads, -1)).transpose(1, 2)
@@ -185,7 +185,7 @@ def test_kernels_times_the_map_are_the_convolution(kind: str, size: tuple[int, i
     for layer, (mixer, tokens, grid, _) in zip(
         capture(model, images).layers, inputs_of_mixers(model, images), strict=True
     ):
-        assert isinstance(layer.mixing, TapMixing) and layer.mixing.signed
+        assert isinstance(layer.mixing, KernelMatrix) and layer.mixing.signed
         with torch.no_grad():
             entered = F.relu(mixer.norm_in(mixer.point_in(tokens)))
             expected = mixer.spatial(entered, grid)

@@ -7,12 +7,12 @@ from looked_into import MIXERS, NANO, build, pictures
 from torch import Tensor
 
 from nearsight.explanation import capture, dense_rollout, masks_of_boxes, rollout
-from nearsight.explanation.attention_matrix import Mixing
-from nearsight.explanation.back_projection import Passage
 from nearsight.explanation.capture import Capture, Layer
 from nearsight.explanation.rollout import roll_back
 from nearsight.lattice import Grid
-from nearsight.models.pyramid import FeaturePyramid
+from nearsight.models.backbone import FeaturePyramid
+from nearsight.ops.attention_matrix import AttentionMatrix
+from nearsight.ops.back_projection import BackProjection
 
 
 def whole(seen: Capture, **options: object) -> Tensor:
@@ -66,7 +66,7 @@ def test_windows_and_merges_are_composed() -> None:
     torch.testing.assert_close(whole(seen), product, atol=1e-6, rtol=1e-4)
 
 
-class Same(Mixing):
+class Same(AttentionMatrix):
     """Every token listens to itself only."""
 
     def __init__(self, grid: Grid, images: int):
@@ -90,7 +90,7 @@ def test_a_deformable_merge_hands_down_what_it_sampled() -> None:
     with torch.no_grad():
         merge.offsets.bias.copy_(torch.tensor([0.3, -0.6, 1.2, 0.4, -0.7, 0.1, 0.5, 0.5]))
     images = pictures(36, 28, 1)
-    passage = next(step for step in capture(model, images).steps if isinstance(step, Passage))
+    passage = next(step for step in capture(model, images).steps if isinstance(step, BackProjection))
     tokens = torch.randn(1, passage.fine.tokens, model.spec.stages[0].dim, requires_grad=True)
     merged, _ = merge(tokens, passage.fine)
     cell = passage.coarse.width + 2
@@ -171,5 +171,5 @@ def test_memory_does_not_hold_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """With pieces of one row each, roll-out gives the same."""
     seen = capture(build("deit_nano"), pictures(32, 32))
     together = rollout(seen).values
-    monkeypatch.setattr("nearsight.explanation.attention_matrix.PIECE", 1)
+    monkeypatch.setattr("nearsight.ops.attention_matrix.PIECE", 1)
     np.testing.assert_allclose(rollout(seen).values, together, atol=1e-6)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import nearsight
 from nearsight.explanation import capture, rollout
-from nearsight.explanation.attention_matrix import GlobalMixing, ReducedMixing, WindowMixing
+from nearsight.ops.attention_matrix import GlobalMatrix, ReducedMatrix, WindowMatrix
 from nearsight.parts import Life
 
 VIT = {"embed_dim": 32, "depth": 2, "num_heads": 2}
@@ -75,7 +75,7 @@ def test_attention_equals_timms_own(kind: str) -> None:
     assert len(seen.layers) == len(expected)
     for layer, own in zip(seen.layers, expected, strict=True):
         queries = torch.arange(layer.grid.tokens)
-        if isinstance(layer.mixing, WindowMixing):
+        if isinstance(layer.mixing, WindowMatrix):
             places = layer.mixing.places
             own = own.unflatten(0, (len(images), -1))  # [B, windows, h, slots, slots]
             rows = layer.mixing.rows(queries)
@@ -85,10 +85,10 @@ def test_attention_equals_timms_own(kind: str) -> None:
                 part = own[:, window][:, :, inside][..., inside]
                 torch.testing.assert_close(rows[:, :, tokens][..., tokens], part, atol=1e-5, rtol=1e-4)
             torch.testing.assert_close(rows.sum(), own_inside(own, places, layer.grid.tokens), rtol=1e-5, atol=1e-3)
-        elif isinstance(layer.mixing, ReducedMixing):
+        elif isinstance(layer.mixing, ReducedMatrix):
             torch.testing.assert_close(layer.mixing.to_keys(queries), own, atol=1e-5, rtol=1e-4)
         else:
-            assert isinstance(layer.mixing, GlobalMixing)
+            assert isinstance(layer.mixing, GlobalMatrix)
             torch.testing.assert_close(layer.mixing.rows(queries), own, atol=1e-5, rtol=1e-4)
 
 

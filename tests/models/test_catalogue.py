@@ -9,7 +9,7 @@ from nearsight.console import models_table
 from nearsight.models import MODELS
 from nearsight.models.catalogue import read_catalogue
 from nearsight.models.options import apply_options
-from nearsight.models.summary import slot_texts, summarise
+from tools.catalogue import slot_texts, summarise
 
 ROWS = {row.name: row for row in read_catalogue()}
 

@@ -13,7 +13,7 @@ from nearsight.reproduce.own import plan
 from nearsight.reproduce.published import Row
 from nearsight.reproduce.recipe import Recipe, recipe
 from nearsight.reproduce.register import REGISTER, explain
-from nearsight.retrofit.replacement import OnTokens
+from nearsight.retrofit.into_timm import OnTokens
 
 
 def find(paper: str, table: str, name: str) -> Row:

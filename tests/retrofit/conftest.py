@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from nearsight.matrix.examples import EXAMPLES, Example
+from tools.hosts import EXAMPLES, Example
 
 
 @pytest.fixture(params=EXAMPLES, ids=lambda example: example.family)

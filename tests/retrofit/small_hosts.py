@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nearsight.matrix.examples import EXAMPLES, Example
+from tools.hosts import EXAMPLES, Example
 
 
 @torch.no_grad()

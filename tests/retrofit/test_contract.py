@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nearsight import fold, localize
 from nearsight.deployment.program import Axes, capture
-from nearsight.matrix.examples import Example
+from tools.hosts import Example
 
 TRAINED = {"ffn": "localvit", "qkv": "life", "mixer": "depthwise"}
 

@@ -5,14 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
+from torch import nn
 from typer.testing import CliRunner
 
-from nearsight.cli.shell import app
-from nearsight.matrix import cells
-from nearsight.matrix.cells import PARTS, Cell, measure_cells
-from nearsight.matrix.examples import Example
-from nearsight.matrix.page import letters, matrix_page
-from nearsight.matrix.unfinished import Unfinished
+from nearsight.cli.shell import app as commands
+from tools import matrix as cells
+from tools.hosts import Example
+from tools.matrix import PARTS, Cell, Unfinished, letters, matrix, matrix_page, measure_cells
 
 PAGE = Path(__file__).parents[2] / "docs" / "matrix.md"
 ROW = re.compile(r"^\| (?P<family>[^|]+?) \| (?P<cells>[–·BPTEX |]+) \|$", re.MULTILINE)
@@ -25,11 +25,9 @@ def recorded() -> dict[str, list[str]]:
 
 def test_cells_are_measured_and_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that moves the answers at the start, or that can't learn, loses its letters."""
-    from nearsight.retrofit import layers
-
     honest = next(measure_cells(["ViT"], ["localvit"], export=False))
     assert (honest.built, honest.preserved, honest.trains, honest.exact) == (True, True, True, True)
-    monkeypatch.setattr(layers.nn.init, "zeros_", lambda tensor: tensor)  # the new kernels start at random
+    monkeypatch.setattr(nn.init, "zeros_", lambda tensor: nn.init.normal_(tensor, std=0.1))  # also the new kernels
     spoiled = next(measure_cells(["ViT"], ["localvit"], export=False))
     assert spoiled.built and not spoiled.preserved
 
@@ -65,9 +63,23 @@ def test_letters() -> None:
     assert letters(Cell("a", "ffn", "b", reason="x: y (layer 1).")) == "–––––"
 
 
+def command() -> typer.Typer:
+    """What `python -m tools.matrix` runs."""
+    app = typer.Typer()
+    app.command()(matrix)
+    return app
+
+
+def test_the_command_of_old_says_where_it_went() -> None:
+    for words in (["matrix"], ["matrix", "--host", "ViT", "--out", "page.md"]):
+        failed = CliRunner().invoke(commands, words)
+        assert isinstance(failed.exception, ValueError) and "python -m tools.matrix" in str(failed.exception)
+
+
 def test_the_command(tmp_path: Path) -> None:
     runner = CliRunner()
-    words = ["matrix", "--host", "ViT", "--part", "life", "--part", "deformable", "--no-export"]
+    app = command()
+    words = ["--host", "ViT", "--part", "life", "--part", "deformable", "--no-export"]
     table = runner.invoke(app, words)
     assert table.exit_code == 0 and "BPT·X" in table.output and "–––––" in table.output
     cells = json.loads(runner.invoke(app, [*words, "--json"]).stdout)
@@ -76,7 +88,7 @@ def test_the_command(tmp_path: Path) -> None:
     runner.invoke(app, [*words, "--out", str(tmp_path / "page.md")])
     assert "| ViT | BPT·X | ––––– |" in (tmp_path / "page.md").read_text()
     for wrong in (["--host", "ResNet"], ["--part", "x"], ["--out", "matrix.txt"]):
-        failed = runner.invoke(app, ["matrix", *wrong])
+        failed = runner.invoke(app, wrong)
         assert isinstance(failed.exception, ValueError)
 
 
@@ -92,7 +104,8 @@ def test_a_stopped_matrix_goes_on_after_its_last_whole_host(tmp_path: Path, monk
 
     monkeypatch.setattr(cells, "measure_cell", until_swin)
     runner, page = CliRunner(), tmp_path / "page.md"
-    words = ["matrix", "--host", "ViT", "--host", "Swin", "--part", "bigate", "--no-export", "--out", str(page)]
+    app = command()
+    words = ["--host", "ViT", "--host", "Swin", "--part", "bigate", "--no-export", "--out", str(page)]
     assert runner.invoke(app, words).exit_code != 0 and not page.exists()
     again = runner.invoke(app, words)
     assert again.exit_code == 0 and "Found before: ViT; to try them again, delete" in again.stderr

@@ -9,7 +9,7 @@ from small_hosts import fresh, host, named, pictures
 from torch import Tensor, nn
 
 from nearsight import localize
-from nearsight.matrix.examples import EXAMPLES, Example
+from tools.hosts import EXAMPLES, Example
 
 PARTS = [
     ("ffn", "localvit"),

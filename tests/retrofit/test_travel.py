@@ -17,12 +17,12 @@ from nearsight import localize
 from nearsight.cli.shell import app
 from nearsight.config.candidates import parse_entries
 from nearsight.config.recipe import ModelChoice, Optimizer
-from nearsight.matrix.examples import NARROW, Example
 from nearsight.parts import DepthWise, Life, LocalityFfn
 from nearsight.retrofit import Choice, localized_of
 from nearsight.runs.predictor import open_trained
 from nearsight.tasks.build import build
 from nearsight.training.optim import parameter_groups
+from tools.hosts import NARROW, Example
 
 
 def step(model: nn.Module, example: Example) -> nn.Module:

@@ -13,10 +13,10 @@ from PIL import Image, ImageColor, ImageDraw
 
 from ..explanation import attention, global_tokens, kernels, sampling_points
 from ..explanation.attention import middle
-from ..explanation.attention_matrix import GatherMixing, TapMixing
 from ..explanation.capture import Layer
 from ..explanation.maps import Maps
 from ..explanation.panels import MARK, SHARES, SIGNED, VEIL, limits, number
+from ..ops.attention_matrix import GatherMatrix, KernelMatrix
 from ..plots.style import COLOURS, abbreviate
 from ..prediction.values import Answer
 from .cache import View
@@ -193,11 +193,11 @@ def applies(method: str, view: View, layer: Layer) -> bool:
         case "Roll-out" | "Grad-CAM":
             return view.opened.task == "classify"
         case "Kernels":
-            return isinstance(layer.mixing, TapMixing)
+            return isinstance(layer.mixing, KernelMatrix)
         case "Sampling points":
             return any(passage.offsets is not None for passage in view.seen.passages)
         case "Global tokens":
-            return isinstance(layer.mixing, GatherMixing)
+            return isinstance(layer.mixing, GatherMatrix)
     return True
 
 

@@ -14,9 +14,8 @@ from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
 from ..atomic import write_whole
-from ..models.backbone import Backbone, pair
+from ..models.backbone import Backbone, FeaturePyramid, pair
 from ..models.options import OF_BACKBONE, apply_options, behave
-from ..models.pyramid import FeaturePyramid
 from ..models.registry import MODELS, default_levels, describe
 from ..models.resize import resize_state
 from ..models.spec import BackboneSpec, from_json, to_json

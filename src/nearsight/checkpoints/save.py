@@ -7,8 +7,7 @@ import timm
 import torch
 from torch import nn
 
-from ..models.backbone import Backbone, pair
-from ..models.pyramid import FeaturePyramid
+from ..models.backbone import Backbone, FeaturePyramid, pair
 from ..retrofit import localized_of, rebuild_localized
 from .format import save_model
 from .timm import save_foreign

@@ -41,7 +41,7 @@ app.command("app")(open_app)
 app.command()(export)
 app.command()(compare)
 app.command()(bench)
-app.command()(matrix)
+app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(matrix)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

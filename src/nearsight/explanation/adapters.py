@@ -7,7 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..lattice import Grid, lattice, pad_to_multiple, sequence, turn, window_shift, windows, with_aux
+from ..lattice import Grid, lattice, pad_to_multiple, roll, sequence, window_shift, windows, with_aux
+from ..ops.attention_matrix import (
+    AttentionMatrix,
+    GatherMatrix,
+    GlobalMatrix,
+    KernelMatrix,
+    ReducedMatrix,
+    WindowMatrix,
+    softmax_rows,
+    widened,
+)
 from ..ops.relative import shift_mask
 from ..ops.sliding import inside_window, tap_products
 from ..parts.attention import GlobalModule, SpatialReductionModule, WindowModule, join_heads, split_heads
@@ -17,19 +27,9 @@ from ..parts.local_mlp import LocalMlpModule
 from ..parts.sliding import SlidingModule
 from ..parts.slots import TokenModule
 from ..parts.squeeze import SqueezedModule
-from .attention_matrix import (
-    GatherMixing,
-    GlobalMixing,
-    Mixing,
-    ReducedMixing,
-    TapMixing,
-    WindowMixing,
-    softmax_rows,
-    widened,
-)
 
 
-def mixing_of(mixer: TokenModule, tokens: Tensor, grid: Grid) -> Mixing:
+def mixing_of(mixer: TokenModule, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     """The weights with which a mixer mixes these tokens `[B, N, C]`.
 
     Raises:
@@ -45,27 +45,27 @@ def mixing_of(mixer: TokenModule, tokens: Tensor, grid: Grid) -> Mixing:
     )
 
 
-def global_mixing(mixer: GlobalModule, tokens: Tensor, grid: Grid) -> Mixing:
+def global_mixing(mixer: GlobalModule, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     """Every token to every token."""
     queries, keys, _ = mixer.qkv(tokens, grid)
-    return GlobalMixing(split_heads(queries, mixer.heads), split_heads(keys, mixer.heads), mixer.bias(grid), grid)
+    return GlobalMatrix(split_heads(queries, mixer.heads), split_heads(keys, mixer.heads), mixer.bias(grid), grid)
 
 
 def window_places(grid: Grid, size: int, shift: tuple[int, int], device: torch.device) -> Tensor:
     """The token in each slot of windows that pad first and shift then: `[windows, size**2]`."""
     numbers = torch.arange(grid.patches, device=device).view(1, grid.height, grid.width, 1)
     # Padding is zeros, so the numbers start from one on the way.
-    field = turn(pad_to_multiple(numbers + 1, size), *shift)
+    field = roll(pad_to_multiple(numbers + 1, size), *shift)
     places = windows(field, size)[..., 0]
     return torch.where(places > 0, places - 1, grid.patches)
 
 
-def window_mixing(mixer: WindowModule, tokens: Tensor, grid: Grid) -> Mixing:
+def window_mixing(mixer: WindowModule, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     """Inside (shifted) windows."""
     size, shift = mixer.size, mixer.shift_on(grid)
     field = pad_to_multiple(lattice(tokens, grid), size)
     height, width = field.shape[1:3]
-    pieces = windows(turn(field, *shift), size)
+    pieces = windows(roll(field, *shift), size)
     queries, keys, _ = (split_heads(t, mixer.heads) for t in mixer.qkv(pieces, Grid(size, size)))
     scale = queries.shape[-1] ** -0.5
     if mixer.similarity is not None:
@@ -74,10 +74,10 @@ def window_mixing(mixer: WindowModule, tokens: Tensor, grid: Grid) -> Mixing:
     queries, keys = (widened(t).unflatten(0, (len(tokens), -1)) for t in (queries, keys))  # [B, windows, h, slots, d]
     mask = mixer.mask(height, width, shift, tokens.dtype)
     weights = softmax_rows(queries, keys, None if mask is None else mask[None], scale)
-    return WindowMixing(weights, window_places(grid, size, shift, tokens.device), grid, len(tokens))
+    return WindowMatrix(weights, window_places(grid, size, shift, tokens.device), grid, len(tokens))
 
 
-def local_mlp_mixing(mixer: LocalMlpModule, tokens: Tensor, grid: Grid) -> Mixing:
+def local_mlp_mixing(mixer: LocalMlpModule, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     """Static weights inside (shifted) windows."""
     size = mixer.size
     shift = (window_shift(grid.height, size), window_shift(grid.width, size)) if mixer.shifted else (0, 0)
@@ -86,17 +86,17 @@ def local_mlp_mixing(mixer: LocalMlpModule, tokens: Tensor, grid: Grid) -> Mixin
     if any(shift):
         weights = weights * shift_mask(height, width, size, shift, tokens.device)[:, None]
     places = window_places(grid, size, shift, tokens.device)
-    return WindowMixing(weights[None], places, grid, len(tokens), signed=True)
+    return WindowMatrix(weights[None], places, grid, len(tokens), signed=True)
 
 
-def reduced_mixing(mixer: SpatialReductionModule, tokens: Tensor, grid: Grid) -> Mixing:
+def reduced_mixing(mixer: SpatialReductionModule, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     """To a map that a strided convolution has made smaller."""
     ratio = mixer.ratio
     field = pad_to_multiple(lattice(tokens, grid), ratio)
     reduced = mixer.norm(sequence(mixer.reduce(field.permute(0, 3, 1, 2))))
     keys = mixer.kv(with_aux(tokens, reduced, grid)).chunk(2, dim=-1)[0]
     covers = cells_of_keys(grid, field.shape[1] // ratio, field.shape[2] // ratio, ratio, tokens.device)
-    return ReducedMixing(split_heads(mixer.q(tokens), mixer.heads), split_heads(keys, mixer.heads), covers, grid)
+    return ReducedMatrix(split_heads(mixer.q(tokens), mixer.heads), split_heads(keys, mixer.heads), covers, grid)
 
 
 def cells_of_keys(grid: Grid, rows: int, columns: int, ratio: int, device: torch.device) -> Tensor:
@@ -111,7 +111,7 @@ def cells_of_keys(grid: Grid, rows: int, columns: int, ratio: int, device: torch
     return torch.block_diag(torch.eye(grid.aux, device=device), covers) if grid.aux else covers
 
 
-def gather_mixing(mixer: GatherBroadcastModule, tokens: Tensor, grid: Grid) -> Mixing:
+def gather_mixing(mixer: GatherBroadcastModule, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     """Windows, and global tokens that gather and broadcast."""
     padded, broad = mixer.pad(tokens, grid)
     queries, keys, values = mixer.qkv(padded, broad)
@@ -120,7 +120,7 @@ def gather_mixing(mixer: GatherBroadcastModule, tokens: Tensor, grid: Grid) -> M
     q, k = (widened(t).unflatten(0, (len(tokens), -1)) for t in (q, k))
     bias = mixer.bias()
     weights = softmax_rows(q, k, None if bias is None else bias[None], q.shape[-1] ** -0.5)
-    local = WindowMixing(weights, window_places(bare, mixer.size, (0, 0), tokens.device), bare, len(tokens))
+    local = WindowMatrix(weights, window_places(bare, mixer.size, (0, 0), tokens.device), bare, len(tokens))
     if not grid.aux:
         return local
     assert mixer.kv_global is not None
@@ -129,10 +129,10 @@ def gather_mixing(mixer: GatherBroadcastModule, tokens: Tensor, grid: Grid) -> M
     gathering = softmax_rows(asking, inside[1], None, asking.shape[-1] ** -0.5)  # [B, h, T, N]
     gathered = join_heads((gathering @ inside[2]).to(tokens.dtype))
     global_keys = mixer.kv_global(gathered).chunk(2, dim=-1)[0]
-    return GatherMixing(local, gathering, inside[0], split_heads(global_keys, mixer.heads), grid)
+    return GatherMatrix(local, gathering, inside[0], split_heads(global_keys, mixer.heads), grid)
 
 
-def sliding_mixing(mixer: SlidingModule, tokens: Tensor, grid: Grid) -> Mixing:
+def sliding_mixing(mixer: SlidingModule, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     """Attention in a window around each query."""
     queries, keys, _ = mixer.qkv(tokens, grid)
     if mixer.pre is not None:
@@ -147,10 +147,10 @@ def sliding_mixing(mixer: SlidingModule, tokens: Tensor, grid: Grid) -> Mixing:
     def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
         return weights[:, rows, columns].permute(0, 3, 1, 2)
 
-    return TapMixing(weights_at, mixer.window, grid, images=len(tokens), heads=mixer.heads, signed=False)
+    return KernelMatrix(weights_at, mixer.window, grid, images=len(tokens), heads=mixer.heads, signed=False)
 
 
-def depthwise_mixing(mixer: DepthWiseModule, tokens: Tensor, grid: Grid) -> Mixing:
+def depthwise_mixing(mixer: DepthWiseModule, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     """The kernels between the two point-wise layers."""
     broad = grid
     if mixer.pad_to is not None:
@@ -164,7 +164,7 @@ def depthwise_mixing(mixer: DepthWiseModule, tokens: Tensor, grid: Grid) -> Mixi
     raise ValueError(f"The kernels of {type(spatial).__name__} are not known here.")
 
 
-def static_kernels(spatial: StaticKernel, tokens: Tensor, broad: Grid, grid: Grid) -> Mixing:
+def static_kernels(spatial: StaticKernel, tokens: Tensor, broad: Grid, grid: Grid) -> AttentionMatrix:
     """The same kernel of each channel everywhere, for every image."""
     kernel = spatial.conv.kernel_size[0]
     weight = spatial.conv.weight.flatten(1)[None, :, None]  # [1, C, 1, taps]
@@ -172,10 +172,10 @@ def static_kernels(spatial: StaticKernel, tokens: Tensor, broad: Grid, grid: Gri
     def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
         return weight.expand(-1, -1, len(rows), -1)
 
-    return TapMixing(weights_at, kernel, grid, images=len(tokens), heads=weight.shape[1], signed=True)
+    return KernelMatrix(weights_at, kernel, grid, images=len(tokens), heads=weight.shape[1], signed=True)
 
 
-def dynamic_kernels(spatial: DynamicKernel, tokens: Tensor, broad: Grid, grid: Grid) -> Mixing:
+def dynamic_kernels(spatial: DynamicKernel, tokens: Tensor, broad: Grid, grid: Grid) -> AttentionMatrix:
     """The same kernel of each channel everywhere, another for every image."""
     hidden = spatial.norm(spatial.reduce(tokens.mean(dim=1))).relu()
     weight = spatial.predict(hidden).view(len(tokens), tokens.shape[-1], 1, -1)  # [B, C, 1, taps]
@@ -183,10 +183,10 @@ def dynamic_kernels(spatial: DynamicKernel, tokens: Tensor, broad: Grid, grid: G
     def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
         return weight.expand(-1, -1, len(rows), -1)
 
-    return TapMixing(weights_at, spatial.kernel, grid, images=len(tokens), heads=weight.shape[1], signed=True)
+    return KernelMatrix(weights_at, spatial.kernel, grid, images=len(tokens), heads=weight.shape[1], signed=True)
 
 
-def inhomogeneous_kernels(spatial: InhomogeneousKernel, tokens: Tensor, broad: Grid, grid: Grid) -> Mixing:
+def inhomogeneous_kernels(spatial: InhomogeneousKernel, tokens: Tensor, broad: Grid, grid: Grid) -> AttentionMatrix:
     """Another kernel of each group at every place."""
     field = lattice(tokens, broad)
 
@@ -194,10 +194,10 @@ def inhomogeneous_kernels(spatial: InhomogeneousKernel, tokens: Tensor, broad: G
         hidden = spatial.norm(spatial.reduce(field[:, rows, columns])).relu()  # [B, q, R]
         return spatial.predict(hidden).unflatten(-1, (spatial.groups, -1)).transpose(1, 2)
 
-    return TapMixing(weights_at, spatial.kernel, grid, images=len(tokens), heads=spatial.groups, signed=True)
+    return KernelMatrix(weights_at, spatial.kernel, grid, images=len(tokens), heads=spatial.groups, signed=True)
 
 
-def shared_kernels(spatial: SharedKernel, tokens: Tensor, broad: Grid, grid: Grid) -> Mixing:
+def shared_kernels(spatial: SharedKernel, tokens: Tensor, broad: Grid, grid: Grid) -> AttentionMatrix:
     """Kernels shared by the channels of a group, everywhere the same or one at every place."""
     weights = spatial.weights_for(broad)  # [1, H or 1, W or 1, taps, G]
     everywhere = weights.expand(1, broad.height, broad.width, -1, -1)
@@ -205,7 +205,7 @@ def shared_kernels(spatial: SharedKernel, tokens: Tensor, broad: Grid, grid: Gri
     def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
         return everywhere[:, rows, columns].permute(0, 3, 1, 2)
 
-    return TapMixing(weights_at, spatial.kernel, grid, images=len(tokens), heads=spatial.groups, signed=True)
+    return KernelMatrix(weights_at, spatial.kernel, grid, images=len(tokens), heads=spatial.groups, signed=True)
 
 
 COMPUTE: dict[type, Any] = {

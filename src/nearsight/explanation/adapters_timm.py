@@ -13,8 +13,8 @@ from timm.models.swin_transformer_v2 import WindowAttention as WindowAttentionV2
 from torch import Tensor, nn
 
 from ..lattice import Grid
+from ..ops.attention_matrix import AttentionMatrix, GlobalMatrix, ReducedMatrix, WindowMatrix, softmax_rows, widened
 from .adapters import cells_of_keys
-from .attention_matrix import GlobalMixing, Mixing, ReducedMixing, WindowMixing, softmax_rows, widened
 
 
 def qkv_heads(attention: Any, tokens: Tensor, joint: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,7 +24,7 @@ def qkv_heads(attention: Any, tokens: Tensor, joint: Tensor) -> tuple[Tensor, Te
     return queries, keys
 
 
-def plain_mixing(attention: Any, tokens: Tensor, grid: Grid) -> Mixing:
+def plain_mixing(attention: Any, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     """VisionTransformer: every token to every token."""
     if type(attention) is not Attention:
         raise ValueError(
@@ -32,10 +32,10 @@ def plain_mixing(attention: Any, tokens: Tensor, grid: Grid) -> Mixing:
             "VisionTransformer, Swin, SwinV2 and PVTv2 with their own attention layers can be looked into."
         )
     queries, keys = qkv_heads(attention, tokens, attention.qkv(tokens))
-    return GlobalMixing(attention.q_norm(queries), attention.k_norm(keys), None, grid, attention.scale)
+    return GlobalMatrix(attention.q_norm(queries), attention.k_norm(keys), None, grid, attention.scale)
 
 
-def window_mixing(block: Any, pieces: Tensor, mask: Tensor | None, grid: Grid) -> Mixing:
+def window_mixing(block: Any, pieces: Tensor, mask: Tensor | None, grid: Grid) -> AttentionMatrix:
     """Swin and SwinV2: inside windows that shift first and pad then.
 
     Args:
@@ -56,7 +56,7 @@ def window_mixing(block: Any, pieces: Tensor, mask: Tensor | None, grid: Grid) -
     queries, keys = (widened(t).unflatten(0, (-1, len(places))) for t in (queries, keys))  # [B, windows, h, slots, d]
     added = bias[None] if mask is None else bias[None] + mask[None, :, None]
     weights = softmax_rows(queries, keys, added, scale)
-    return WindowMixing(weights, places, grid, len(queries))
+    return WindowMatrix(weights, places, grid, len(queries))
 
 
 def cosine_terms(attention: Any, pieces: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
@@ -82,7 +82,7 @@ def window_places(block: Any, grid: Grid, device: torch.device) -> Tensor:
     return partition(numbers, block.window_size).flatten(1)
 
 
-def pyramid_mixing(attention: nn.Module, tokens: Tensor, grid: Grid) -> Mixing:
+def pyramid_mixing(attention: nn.Module, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     """PVTv2: to all patches, to a map made smaller by a convolution, or to one pooled to 7 x 7."""
     if not isinstance(attention, PyramidAttention):
         raise ValueError(f"The attention of timm's {type(attention).__name__} can't be computed again here.")
@@ -100,8 +100,8 @@ def pyramid_mixing(attention: nn.Module, tokens: Tensor, grid: Grid) -> Mixing:
     queries = attention.q(tokens).unflatten(-1, (heads, width)).transpose(1, 2)
     keys = attention.kv(reduced).unflatten(-1, (2, heads, width))[:, :, 0].transpose(1, 2)
     if covers is None:
-        return GlobalMixing(queries, keys, None, grid)
-    return ReducedMixing(queries, keys, covers, grid)
+        return GlobalMatrix(queries, keys, None, grid)
+    return ReducedMatrix(queries, keys, covers, grid)
 
 
 def pooled_cells(pool: nn.Module, grid: Grid, device: torch.device) -> Tensor:

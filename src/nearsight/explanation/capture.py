@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..lattice import Grid
-from .attention_matrix import Mixing
-from .back_projection import Passage
+from ..ops.attention_matrix import AttentionMatrix
+from ..ops.back_projection import BackProjection
 
 
 @dataclass(eq=False)
@@ -38,7 +38,7 @@ class Layer:
     grid: Grid
     cell: tuple[int, int]
     module: nn.Module
-    recompute: Callable[[], Mixing] | None = field(default=None, repr=False)
+    recompute: Callable[[], AttentionMatrix] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class Layer:
         return f"{self.stage}.{self.block}"
 
     @cached_property
-    def mixing(self) -> Mixing:
+    def mixing(self) -> AttentionMatrix:
         """The weights with which it mixes positions.
 
         Raises:
@@ -86,7 +86,7 @@ class Capture:
     image_size: tuple[int, int]
     first: Grid
     cell: tuple[int, int]
-    steps: list[Layer | Passage]
+    steps: list[Layer | BackProjection]
 
     @property
     def layers(self) -> list[Layer]:
@@ -94,9 +94,9 @@ class Capture:
         return [step for step in self.steps if isinstance(step, Layer)]
 
     @property
-    def passages(self) -> list[Passage]:
+    def passages(self) -> list[BackProjection]:
         """The ways back through the merges, first to last."""
-        return [step for step in self.steps if isinstance(step, Passage)]
+        return [step for step in self.steps if isinstance(step, BackProjection)]
 
     def layer(self, which: int | str = -1) -> Layer:
         """A layer by its number (negative ones count from the end), or by name such as `3.2`: stage 3, block 2."""

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention_matrix import Fusion
+from ..ops.attention_matrix import Fusion
 from .capture import Capture, Layer, Subject, capture
 from .maps import Floats, Maps, to_numpy
 from .rollout import roll_back

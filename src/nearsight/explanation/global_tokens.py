@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .attention_matrix import GatherMixing
+from ..ops.attention_matrix import GatherMatrix
 from .capture import Capture, Layer, Subject, capture
 from .maps import Maps, to_numpy
 
@@ -52,7 +52,7 @@ def global_tokens(
     seen = capture(model, images)
     chosen = seen.layer(layer) if layer is not None else default_layer(seen)
     mixing = chosen.mixing
-    if not isinstance(mixing, GatherMixing):
+    if not isinstance(mixing, GatherMatrix):
         raise ValueError(
             f"Layer {chosen.name} has no global tokens that gather and broadcast; LightViT's layers have "
             "(`nearsight models lightvit`)."

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from ..explanation import adapters_timm as timms
 from ..lattice import Grid
-from ..models.stage import Block
+from ..models.backbone import Block
+from ..ops.attention_matrix import AttentionMatrix
+from ..ops.back_projection import BackProjection, plain_back_projection
 from ..parts.slots import EmbedModule, MergeModule, TokenModule
 from .adapters import mixing_of
-from .attention_matrix import Mixing
-from .back_projection import Passage, passage_of, plain_passage
 from .capture import Layer
 
 
@@ -38,7 +38,7 @@ class Recorder:
         self.first: Grid | None = None
         self.image_size = (0, 0)
         self.cell = (1, 1)
-        self.steps: list[Layer | Passage] = []
+        self.steps: list[Layer | BackProjection] = []
         self.stage = 1
         self.block = 0
 
@@ -100,7 +100,7 @@ class Recorder:
         number = sum(isinstance(step, Layer) for step in self.steps)
         self.steps.append(Layer(number, self.stage, self.block, grid, cell, module))
 
-    def add_passage(self, passage: Passage) -> None:
+    def add_passage(self, passage: BackProjection) -> None:
         """The next stage begins."""
         self.steps.append(passage)
         self.stage, self.block = self.stage + 1, 0
@@ -117,8 +117,8 @@ class Recorder:
     def embedded(self, module: Any, inputs: Any, output: Any) -> None:
         self.start(inputs[0], output[1], (module.stride, module.stride))
 
-    def merged(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        self.add_passage(passage_of(module, inputs[0], inputs[1], output[1]))
+    def merged(self, module: Any, inputs: Any, output: Any) -> None:
+        self.add_passage(module.back_projection(inputs[0], inputs[1], output[1]))
 
     def enters_block(self, module: nn.Module, inputs: Any) -> None:
         self.add_layer(inputs[1], module)
@@ -156,7 +156,7 @@ class Recorder:
         tokens, grid = inputs[0].detach(), self.present.grid
         self.remember(module, lambda: timms.plain_mixing(module, tokens, grid))
 
-    def remember(self, attention: Any, recompute: Callable[[], Mixing]) -> None:
+    def remember(self, attention: Any, recompute: Callable[[], AttentionMatrix]) -> None:
         """How the present layer is computed again: later, or now if its queries depend on what the model is doing."""
         if type(getattr(attention, "qkv", None)) not in (nn.Linear, type(None)):  # LIFE in a host asks for the grid
             made = recompute()
@@ -175,7 +175,7 @@ class Recorder:
 
     def merged_swin(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         fine, coarse = Grid(*inputs[0].shape[1:3]), Grid(*output.shape[1:3])
-        self.add_passage(plain_passage(fine, coarse, output.device))
+        self.add_passage(plain_back_projection(fine, coarse, output.device))
 
     def embedded_overlapping(self, module: Any, inputs: Any, output: Tensor) -> None:
         given, grid = inputs[0], Grid(*output.shape[1:3])
@@ -183,7 +183,7 @@ class Recorder:
             self.start(given, grid, tuple(module.proj.stride))
         else:
             fine, size = Grid(*given.shape[2:]), module.patch_size[0]
-            self.add_passage(plain_passage(fine, grid, output.device, size, size // 2))
+            self.add_passage(plain_back_projection(fine, grid, output.device, size, size // 2))
 
     def is_stem(self, module: nn.Module) -> bool:
         """Whether it is the first of the model's overlapping embeddings."""

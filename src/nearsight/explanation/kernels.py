@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..ops.attention_matrix import KernelMatrix
 from ..parts.depthwise import DepthWiseModule, DynamicKernel, InhomogeneousKernel, SharedKernel
 from ..parts.sliding import SlidingModule
 from .attention import chosen_tokens, middle
-from .attention_matrix import TapMixing
 from .capture import Capture, Layer, Subject, capture
 from .maps import Floats, Place, to_numpy
 
@@ -69,7 +69,7 @@ def kernels(
     seen = capture(model, images)
     chosen = seen.layer(layer) if layer is not None else last_with_kernels(seen)
     mixing = chosen.mixing
-    if not isinstance(mixing, TapMixing):
+    if not isinstance(mixing, KernelMatrix):
         raise ValueError(
             f"Layer {chosen.name} has no kernels; depth-wise convolutions and attention in sliding windows have "
             "(`nearsight models dwnet`)."

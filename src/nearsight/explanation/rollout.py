@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..ops.attention_matrix import Fusion
+from ..ops.back_projection import BackProjection
 from .attention import middle, to_places
-from .attention_matrix import Fusion
-from .back_projection import Passage
 from .capture import Capture, Layer, Subject, capture
 from .maps import Maps, Place, to_numpy
 
@@ -55,7 +55,7 @@ def roll_back(
     ended = []
     aux = layer.grid.aux
     for step in reversed(seen.steps[: seen.steps.index(layer) + 1]):
-        if isinstance(step, Passage):
+        if isinstance(step, BackProjection):
             joined = aux - step.coarse.aux  # tokens that joined behind this merge came from no place in the image
             ended.append(vectors[..., :joined])
             vectors, aux = step.pull(vectors[..., joined:]), step.fine.aux

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..ops.back_projection import BackProjection
 from .attention import to_places
-from .back_projection import Passage
 from .capture import Subject, capture
 from .maps import Floats, Place, to_numpy
 
@@ -92,7 +92,7 @@ def sampling_points(
     )
 
 
-def descend(passage: Passage, points: Tensor, inside: Tensor, between_cells: bool) -> tuple[Tensor, Tensor]:
+def descend(passage: BackProjection, points: Tensor, inside: Tensor, between_cells: bool) -> tuple[Tensor, Tensor]:
     """From places on the coarse lattice `[B, cells, k, 2]` to the four samples of each: `[B, cells, 4k, 2]`."""
     cells = points if between_cells else round_half_up(points)
     moves = moves_at(passage, cells)  # [B, cells, k, 4, 2]
@@ -104,7 +104,7 @@ def descend(passage: Passage, points: Tensor, inside: Tensor, between_cells: boo
     return samples.flatten(2, 3), there.flatten(2)
 
 
-def moves_at(passage: Passage, cells: Tensor) -> Tensor:
+def moves_at(passage: BackProjection, cells: Tensor) -> Tensor:
     """The offsets (dy, dx) of the four taps at places of the coarse lattice: `[B, cells, k, 2]` to `[..., 4, 2]`."""
     if passage.offsets is None:
         return cells.new_zeros(*cells.shape[:3], 4, 2)

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 
-from ..models.backbone import Backbone
-from ..models.pyramid import FeaturePyramid
+from ..models.backbone import Backbone, FeaturePyramid
 from ..models.spec import BackboneSpec
 from ..parts import Learned
 

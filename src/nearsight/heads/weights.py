@@ -12,8 +12,7 @@ from ..checkpoints import load_official
 from ..checkpoints.format import load_converted, read_description, read_safetensors
 from ..checkpoints.safe import WeightFileError
 from ..checkpoints.timm import load_foreign, load_into
-from ..models.backbone import Backbone
-from ..models.pyramid import FeaturePyramid
+from ..models.backbone import Backbone, FeaturePyramid
 from ..models.resize import resize_state
 from .model import DenseModel
 from .pyramid import TimmBackbone, make_pyramid

@@ -1,19 +1,104 @@
-"""From spec to model: one backbone for all families, under timm's contract."""
+"""From spec to model: one backbone for all families, under timm's contract, and its pyramid of maps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from timm.layers import DropPath
 from timm.models import register_notrace_module
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from ..lattice import Grid, image
-from ..parts.slots import EmbedModule
+from ..lattice import Grid, image, sequence
+from ..ops.chunks import in_chunks
+from ..parts.norm import fold_norm, make_norm
+from ..parts.slots import EmbedModule, Site, TokenModule
 from .fold import fold
 from .resize import adopt_size, with_patch
-from .spec import BackboneSpec
-from .stage import Block, StageModule
+from .spec import BackboneSpec, Layer, Stage
+
+
+class Block(nn.Module):
+    """`x = x + mixer(norm(x)); x = x + ffn(norm(x))`, or with the norms behind the parts."""
+
+    folded = False
+
+    def __init__(self, site: Site, layer: Layer, post_norm: bool, drop_path: float):
+        super().__init__()
+        self.post_norm = post_norm
+        self.norm1 = make_norm(site.norm, site.dim, site.eps) if layer.mixer and layer.mixer.normed else nn.Identity()
+        self.mixer = layer.mixer.build(site, layer.qkv) if layer.mixer else None
+        self.norm2 = make_norm(site.norm, site.dim, site.eps) if layer.ffn.normed else nn.Identity()
+        self.ffn = layer.ffn.build(site)
+        self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
+        self.drop_path2 = DropPath(drop_path) if drop_path and layer.ffn.drops else nn.Identity()
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        if self.mixer is not None:
+            tokens = tokens + self.drop_path1(self._branch(self.mixer, self.norm1, tokens, grid))
+        if self.folded and self.ffn.token_width is not None:
+            return in_chunks(lambda part: self._feed(part, grid), tokens, self.ffn.token_width)
+        return self._feed(tokens, grid)
+
+    def _feed(self, tokens: Tensor, grid: Grid) -> Tensor:
+        return tokens + self.drop_path2(self._branch(self.ffn, self.norm2, tokens, grid))
+
+    def _branch(self, part: TokenModule, norm: nn.Module, tokens: Tensor, grid: Grid) -> Tensor:
+        return norm(part(tokens, grid)) if self.post_norm else part(norm(tokens), grid)
+
+    def fold_in_place(self) -> None:
+        """Fold batch norms into the parts behind them."""
+        if not self.post_norm:
+            if self.mixer is not None:
+                self.norm1 = fold_norm(self.norm1, before=self.mixer.entry())
+            self.norm2 = fold_norm(self.norm2, before=self.ffn.entry())
+
+
+@register_notrace_module
+class StageModule(nn.Module):
+    """Merge, auxiliary tokens, positions, then the blocks."""
+
+    def __init__(self, stage: Stage, in_dim: int, grid: Grid, eps: float, drop_paths: Sequence[float]):
+        super().__init__()
+        self.grad_checkpointing = False
+        before = Site(stage.dim, Grid(grid.height, grid.width, grid.aux - stage.aux))
+        self.merge = stage.merge.build(before, in_dim) if stage.merge else None
+        self.aux_tokens = nn.Parameter(torch.zeros(1, stage.aux, stage.dim)) if stage.aux else None
+        self.position = stage.position.build(stage.dim, grid) if stage.position else None
+        site = Site(stage.dim, grid, stage.norm, eps)
+        layers = list(zip(stage.layers(), drop_paths, strict=True))
+        self.blocks = nn.ModuleList(Block(site, layer, stage.post_norm, rate) for layer, rate in layers)
+        inner = stage.inner
+        self.inner = nn.ModuleList(inner.build(stage.dim, eps, rate) for _, rate in layers) if inner else None
+
+    def enter(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+        """What happens before the first block."""
+        if self.merge is not None:
+            tokens, grid = self.merge(tokens, grid)
+        if self.aux_tokens is not None:
+            tokens = torch.cat((self.aux_tokens.expand(tokens.shape[0], -1, -1), tokens), dim=1)
+            grid = Grid(grid.height, grid.width, grid.aux + self.aux_tokens.shape[1])
+        if self.position is not None:
+            tokens = self.position(tokens, grid)
+        return tokens, grid
+
+    def step(self, index: int, tokens: Tensor, grid: Grid, pixels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Tokens (and pixel tokens) behind the next block, after its inner transformer if there is one."""
+        if self.inner is not None:
+            tokens, pixels = self._call(self.inner[index], tokens, pixels, grid)
+        return self._call(self.blocks[index], tokens, grid), pixels
+
+    def _call(self, module: nn.Module, *inputs: Any) -> Any:
+        if self.grad_checkpointing and torch.is_grad_enabled():
+            return checkpoint(module, *inputs, use_reentrant=False)
+        return module(*inputs)
+
+    def forward(self, tokens: Tensor, grid: Grid, pixels: Tensor | None) -> tuple[Tensor, Grid, Tensor | None]:
+        tokens, grid = self.enter(tokens, grid)
+        for index in range(len(self.blocks)):
+            tokens, pixels = self.step(index, tokens, grid, pixels)
+        return tokens, grid, pixels
 
 
 class Backbone(nn.Module):
@@ -347,3 +432,53 @@ def _pool_name(spec: BackboneSpec, given: str | None) -> str:
     if pool == "token" and not spec.aux:
         raise ValueError("global_pool='token' needs a model with auxiliary tokens; use avg.")
     return pool
+
+
+class FeaturePyramid(nn.Module):
+    """The maps behind each stage, without auxiliary tokens, some of them layer-normed.
+
+    Args:
+        backbone: The model; its last norm and head are dropped.
+        norms: Which norm a stage's map gets, `layer` or `batch`, by the number of the stage.
+        first: Number of the first stage whose map is given out.
+        last: Number of the last stage; None for all. Stages behind it are dropped.
+
+    Attributes:
+        channels: Width of each map.
+        strides: Pixels between neighbouring places of each map.
+
+    Example:
+        >>> import torch
+        >>> from nearsight.models.lightvit import SPECS
+        >>> pyramid = FeaturePyramid(Backbone(SPECS["lightvit_nano"], num_classes=0), norms={0: "layer", 2: "layer"})
+        >>> [tuple(m.shape) for m in pyramid(torch.randn(1, 3, 40, 32))]
+        [(1, 32, 20, 16), (1, 64, 10, 8), (1, 128, 5, 4)]
+        >>> pyramid.channels, pyramid.strides
+        ((32, 64, 128), (2, 4, 8))
+    """
+
+    def __init__(
+        self, backbone: Backbone, norms: Mapping[int, str] | None = None, first: int = 0, last: int | None = None
+    ):
+        super().__init__()
+        self.spec = backbone.spec
+        self.first = first
+        self.levels = len(backbone.feature_info) if last is None else last + 1
+        rows = backbone.feature_info[first : self.levels]
+        self.channels: tuple[int, ...] = tuple(row["num_chs"] for row in rows)
+        self.strides: tuple[float, ...] = tuple(row["reduction"] for row in rows)
+        backbone.prune_intermediate_layers(list(range(self.levels)), prune_norm=True)
+        self.backbone = backbone
+        stages, eps = backbone.spec.stages, backbone.spec.eps
+        self.norm_kinds = dict(norms or {})
+        self.norms = nn.ModuleDict({str(i): make_norm(kind, stages[i].dim, eps) for i, kind in self.norm_kinds.items()})
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Images `[B, C, H, W]` to maps `[B, C_i, H_i, W_i]`, fine to coarse."""
+        wanted = list(range(self.first, self.levels))
+        maps: list[Tensor] = self.backbone.forward_intermediates(images, indices=wanted, intermediates_only=True)
+        for index, norm in self.norms.items():
+            level = int(index) - self.first
+            height, width = maps[level].shape[2:]
+            maps[level] = image(norm(sequence(maps[level])), Grid(height, width))
+        return maps

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, shape_wrapper
 
-from ..ops.flops import listen
+from ..ops.flops import macs_hook
 
 
 class Cost(NamedTuple):
@@ -65,7 +65,7 @@ def count_macs(model: nn.Module, *inputs: Any) -> int:
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        with torch.no_grad(), visible_attention(), listen(reported.append), ProductCounter() as counter:
+        with torch.no_grad(), visible_attention(), macs_hook(reported.append), ProductCounter() as counter:
             model(*inputs)
     finally:
         for module, mode in training.items():

@@ -30,8 +30,7 @@ from ..parts import (
     Window,
 )
 from ..parts.slots import Embed
-from .spec import BackboneSpec, Stage, alternate
-from .walk import find_field
+from .spec import BackboneSpec, Stage, alternate, find_field
 
 
 class Context:

@@ -25,8 +25,7 @@ from ..parts import (
 )
 from ..parts.slots import Embed, Ffn, Merge, Mixer, Qkv
 from .names import EMBEDS, PARTS, POSITIONS, Context
-from .spec import BackboneSpec
-from .walk import has_field, iter_parts, map_part, map_parts, map_stage
+from .spec import BackboneSpec, has_field, iter_parts, map_part, map_parts, map_stage
 
 SLOT_TYPES = {"qkv": Qkv, "mixer": Mixer, "ffn": Ffn, "merge": Merge}
 OF_SPEC = ("behaviour", "embed", *PARTS, "position", "norm", "aux", "pool", "neck", "local_layers", "patch_size")

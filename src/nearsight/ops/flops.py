@@ -6,14 +6,14 @@ from contextlib import contextmanager
 _LISTENERS: list[Callable[[int], None]] = []
 
 
-def tally(multiply_adds: int) -> None:
+def report_macs(multiply_adds: int) -> None:
     """Report multiply-adds that were made element by element; costs nothing while nobody listens."""
     for listener in _LISTENERS:
         listener(multiply_adds)
 
 
 @contextmanager
-def listen(listener: Callable[[int], None]) -> Iterator[None]:
+def macs_hook(listener: Callable[[int], None]) -> Iterator[None]:
     """Give `listener` every report made inside the block."""
     _LISTENERS.append(listener)
     try:

@@ -22,7 +22,7 @@ from .bands import (
     weigh_backward,
     without_padding,
 )
-from .flops import tally
+from .flops import report_macs
 from .precision import wide, without_autocast
 from .sliding import gather_taps
 
@@ -56,7 +56,7 @@ def convolve_predicted(field: Tensor, hidden: Tensor, weight: Tensor, bias: Tens
         return gather_taps(field, weights, kernel)
     # Tap by tap, so that the matrix product writes a tap's weights beside each other; with the bias as one more column.
     table = torch.cat((weight, bias[:, None]), dim=1).unflatten(0, (field.shape[3], -1)).transpose(0, 1).contiguous()
-    tally(field.numel() * kernel * kernel - hidden[..., 0].numel() * bias.numel())  # biases don't count
+    report_macs(field.numel() * kernel * kernel - hidden[..., 0].numel() * bias.numel())  # biases don't count
     if compiling:
         return predicted_op(field, hidden, table, kernel)
     with without_autocast(field.device):

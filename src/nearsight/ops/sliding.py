@@ -25,7 +25,7 @@ from .bands import (
     weigh_backward,
     without_padding,
 )
-from .flops import tally
+from .flops import report_macs
 from .precision import wide
 
 __all__ = [
@@ -57,7 +57,7 @@ def gather_taps(field: Tensor, weights: Tensor, kernel: int) -> Tensor:
         >>> gather_taps(field, torch.ones(1, 4, 4, 9, 2), kernel=3)[0, 1, 1, 0, 0].item()
         9.0
     """
-    tally(field.numel() * kernel * kernel)
+    report_macs(field.numel() * kernel * kernel)
     if torch.compiler.is_compiling():
         return gather_taps_at_once(field, weights, kernel)
     return GatherTaps.apply(field, weights, kernel)
@@ -141,7 +141,7 @@ def tap_products(queries: Tensor, keys: Tensor, kernel: int) -> Tensor:
         `[B, H, W, kernel*kernel, h]`; a key outside the map counts as zero.
     """
     height, width = queries.shape[1:3]
-    tally(queries.numel() * kernel * kernel)
+    report_macs(queries.numel() * kernel * kernel)
     padded = pad_for_window(keys, kernel)
     products = []
     for tap in range(kernel * kernel):

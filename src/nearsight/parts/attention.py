@@ -14,8 +14,8 @@ from ..lattice import (
     holds,
     lattice,
     pad_to_multiple,
+    roll,
     sequence,
-    turn,
     unwindow,
     window_shift,
     windows,
@@ -155,7 +155,7 @@ class WindowModule(TokenModule):
         field = pad_to_multiple(lattice(tokens, grid), self.size)  # [B, H', W', C]
         height, width = field.shape[1:3]
         shift = self.shift_on(grid)
-        field = turn(field, *shift)
+        field = roll(field, *shift)
         mask = self.mask(height, width, shift, tokens.dtype)
         # A linear qkv can stand in front of the windows, which saves a copy; another one looks at neighbours in them.
         if self.folded and suits(field) and self.similarity is None and isinstance(self.qkv, LinearQkvModule):
@@ -164,7 +164,7 @@ class WindowModule(TokenModule):
             field = window_attention(queries, keys, values, mask, size=self.size, heads=self.heads)
         else:
             field = unwindow(self.attend(windows(field, self.size), mask), self.size, height, width)
-        return self.proj(crop(turn(field, height - shift[0], width - shift[1]), grid))
+        return self.proj(crop(roll(field, height - shift[0], width - shift[1]), grid))
 
     def shift_on(self, grid: Grid) -> tuple[int, int]:
         """How far the windows move down and right on this grid; a side that fits in one window does not move."""

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid, crop, holds, lattice, pad_to_multiple, turn, unwindow, window_shift, windows
+from ..lattice import Grid, crop, holds, lattice, pad_to_multiple, roll, unwindow, window_shift, windows
 from ..ops.relative import pairwise_bias, shift_mask
 from .attention import bias_table, check_heads, join_heads, split_heads
 from .slots import Mixer, Qkv, Site, TokenModule
@@ -58,14 +58,14 @@ class LocalMlpModule(TokenModule):
         height, width = field.shape[1:3]
         sides = (grid.height, grid.width) if self.shifted else (1, 1)  # one token does not move
         shift = window_shift(sides[0], self.size), window_shift(sides[1], self.size)
-        field = turn(field, *shift)
+        field = roll(field, *shift)
         pieces = split_heads(windows(field, self.size), self.groups)  # [B * windows, groups, size**2, C / groups]
         weights = self.weights_for(height // self.size, width // self.size)
         if not (holds(shift[0] == 0) and holds(shift[1] == 0)):
             weights = weights * shift_mask(height, width, self.size, shift, field.device)[:, None]
         mixed = torch.einsum("wgij,bwgjd->bwgid", weights, pieces.unflatten(0, (field.shape[0], -1)))
         field = unwindow(join_heads(mixed.flatten(0, 1)), self.size, height, width)
-        return self.proj(crop(turn(field, height - shift[0], width - shift[1]), grid))
+        return self.proj(crop(roll(field, height - shift[0], width - shift[1]), grid))
 
     def weights_for(self, rows: int, columns: int) -> Tensor:
         """Weights `[rows * columns or 1, groups, size**2, size**2]` on a map of so many windows."""

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..lattice import Grid, lattice, pad_to_multiple, sequence
-from ..ops.deform import deformable_2x2, deformable_2x2_reference
+from ..ops.back_projection import BackProjection
+from ..ops.deform import corners, deformable_2x2, deformable_2x2_reference
 from .norm import fold_norm
 from .slots import Merge, MergeModule, Site
 
@@ -162,6 +163,18 @@ class DeformableMergeModule(PatchMergeModule):
         picture = field.permute(0, 3, 1, 2)
         merged = self.sample(picture, self.offsets(picture), self.conv.weight, self.conv.bias)
         return F.gelu(sequence(self.norm(merged)))
+
+    def back_projection(self, tokens: Tensor, fine: Grid, coarse: Grid) -> BackProjection:
+        """Each coarse cell is made from four samples, each of the four cells around its place."""
+        field = lattice(tokens, fine)
+        padded = pad_to_multiple(field, 2) if self.pads else field
+        offsets = self.offsets(padded.permute(0, 3, 1, 2)).float()
+        cells, shares = corners(offsets, padded.shape[1], padded.shape[2])  # [B, rows, columns, 4, 4]
+        row, column = cells // padded.shape[2], cells % padded.shape[2]
+        inside = (row < fine.height) & (column < fine.width)  # not on a padded row or column
+        cells = row.clamp(max=fine.height - 1) * fine.width + column.clamp(max=fine.width - 1)
+        shares = shares * inside
+        return BackProjection(fine, coarse, cells.flatten(3).flatten(1, 2), shares.flatten(3).flatten(1, 2), offsets)
 
     def fold_in_place(self) -> None:
         """Let the convolution take in the norm, with its weights in the order in which cells are read."""

@@ -9,6 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ..lattice import Grid
+from ..ops.back_projection import BackProjection, plain_back_projection
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,10 @@ class MergeModule(nn.Module):
 
     def forward(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
         raise NotImplementedError
+
+    def back_projection(self, tokens: Tensor, fine: Grid, coarse: Grid) -> BackProjection:
+        """Which tokens `[B, N, C]` on `fine` those on `coarse` were made from; by default each from its 2x2 cells."""
+        return plain_back_projection(fine, coarse, tokens.device)
 
 
 @dataclass(frozen=True)

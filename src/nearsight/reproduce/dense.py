@@ -19,7 +19,7 @@ from ..heads.segmentation import Segmenter, UperNetModule
 from ..models import MODELS
 from ..models.counting import Cost, ProductCounter, visible_attention
 from ..models.options import apply_options
-from ..ops.flops import listen
+from ..ops.flops import macs_hook
 from .conventions import ElementwiseCounter
 from .published import Row
 from .recipe import Measured, WithoutNumbers, short
@@ -89,7 +89,7 @@ def survey(what: DenseRecipe) -> Survey:
     images = torch.empty(1, 3, *what.image_size, device="meta")
     reported: list[int] = []
     counters = ElementwiseCounter(), BatchedProducts(), ProductCounter()
-    with torch.no_grad(), visible_attention(), listen(reported.append), counters[0], counters[1], counters[2]:
+    with torch.no_grad(), visible_attention(), macs_hook(reported.append), counters[0], counters[1], counters[2]:
         model(images)
     elements, batched, products = counters
     cost = Cost(

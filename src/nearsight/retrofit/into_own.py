@@ -19,13 +19,20 @@ from ..parts.qkv import LifeModule, LinearQkvModule
 from ..parts.slots import QkvModule, Site
 from ..parts.squeeze import SqueezedModule
 from .cells import CellMover, move_tokens
-from .grids import GridKeeper, note_grid, watch
-from .hosts import NoPlace
-from .into_timm import Placed, fill_slot
+from .hosts import GridKeeper, NoPlace, note_grid, watch
+from .into_timm import (
+    Branch,
+    Gathering,
+    ParallelBranch,
+    Placed,
+    fill,
+    fill_slot,
+    join_branch,
+    merge_weight,
+    open_squeezing,
+)
 from .layers import LifeLinear, adopt, gated_linear, life_linear, local_linear
 from .options import Choice
-from .parallel import Beside, Gathering, Near, join_near, open_squeezing
-from .replacement import fill, merge_weight
 
 
 def put_into_own(
@@ -122,15 +129,17 @@ def put_mixer(place: OwnPlace, part: Any, preserve: bool) -> list[nn.Parameter]:
     if mixer is None:
         raise NoPlace("the block has no mixer")
     keeper = keeper_of(mixer)
-    near: Near
+    near: Branch
     if isinstance(part, Squeezed):
         near = open_squeezing(place.dim, part.se_reduction, keeper)
     elif isinstance(part, GatherBroadcast):
-        near = Beside(Gathering(place.dim, part.heads), place.dim, keeper, carries_aux=True)
+        near = ParallelBranch(Gathering(place.dim, part.heads), place.dim, keeper, carries_aux=True)
     else:
-        near = Beside(part.build(Site(place.dim, Grid(14, 14)), LinearQkv()), place.dim, keeper, carries_aux=False)
+        near = ParallelBranch(
+            part.build(Site(place.dim, Grid(14, 14)), LinearQkv()), place.dim, keeper, carries_aux=False
+        )
     mixer.near = near
-    mixer.register_forward_hook(join_near)
+    mixer.register_forward_hook(join_branch)
     return []
 
 

@@ -10,7 +10,7 @@ from ..lattice import Grid, image, sequence, with_aux
 from ..parts import BiGate, Life, LocalityFfn
 from ..parts.depthwise import same_conv
 from ..parts.qkv import Scale
-from .grids import GridKeeper
+from .hosts import GridKeeper
 from .zero_init import OpenBiGate, open_channel_gate
 
 Adopted = TypeVar("Adopted", bound=nn.Module)

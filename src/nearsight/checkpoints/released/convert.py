@@ -5,8 +5,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from ...models.backbone import Backbone
-from ...models.pyramid import FeaturePyramid
+from ...models.backbone import Backbone, FeaturePyramid
 from ...models.registry import describe
 from ..safe import WeightFileError, read_tensors
 from .families import Choices, Reading, Released

@@ -1,18 +1,31 @@
-"""Which part fits which host, found by doing it."""
+"""Which part fits which host, found by doing it: `python -m tools.matrix --out docs/matrix.md`.
 
+Every local part goes into a small model of every family that `localize` knows, and what comes of it is a cell.
+"""
+
+import json
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import timm
 import torch
 import torch.nn.functional as F
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
 from torch import Tensor, nn
 
-from ..retrofit.localize import localize
-from ..retrofit.options import localized_of
-from .examples import EXAMPLES, Example
+from nearsight import __version__
+from nearsight.atomic import write_whole
+from nearsight.console import make_console
+from nearsight.retrofit import localize, localized_of
+
+from .hosts import EXAMPLES, Example
 
 PARTS = (
     ("ffn", "localvit"),
@@ -205,7 +218,7 @@ def is_trainable(example: Example, slots: dict[str, Any]) -> bool:
 
 def is_same_in_onnx(model: nn.Module, size: tuple[int, int]) -> bool:
     """Whether the file for other runtimes gives the model's answers, for images of one size."""
-    from ..deployment.runtime import FATAL, need
+    from nearsight.deployment.runtime import FATAL, need
 
     runtime = need("onnxruntime", "The matrix")
     quiet = runtime.SessionOptions()
@@ -226,8 +239,8 @@ def write_for_size(model: nn.Module, path: Path, size: tuple[int, int]) -> bool:
 
     `write_onnx` would first try for any size, which takes most of its time.
     """
-    from ..deployment.onnx import quietly, tidy, translate
-    from ..deployment.program import Axes, capture
+    from nearsight.deployment.onnx import quietly, tidy, translate
+    from nearsight.deployment.program import Axes, capture
 
     with quietly():
         for batch in (True, False):
@@ -239,3 +252,157 @@ def write_for_size(model: nn.Module, path: Path, size: tuple[int, int]) -> bool:
             translated.save(path, external_data=False)
             return True
     return False
+
+
+# The table and the page
+
+HEAD = """# Which part fits which host
+
+Made by `python -m tools.matrix --out docs/matrix.md`: every cell is the outcome of putting the part into a small model
+of the family with random weights, never a claim. See [Localize](localize.md) for what the parts do.
+
+"""
+LEGEND = """
+| letter | was found true |
+| --- | --- |
+| B | built: `localize` took it |
+| P | preserved: answers equal to the last bit, for 1 and 3 images, at two sizes where the family has two |
+| T | trains: by the second step every new parameter has a gradient |
+| E | exports: the ONNX file of the trained model gives its answers in onnxruntime |
+| X | exact: with `preserve=False` the paper's form takes the place of the host's, and learns |
+
+A dash stands where something was not true; `·` where exporting was not tried.
+"""
+
+
+def letters(cell: Cell) -> str:
+    """A cell in five letters."""
+    exported = "·" if cell.built and cell.exports is None else "E" if cell.exports else "–"
+    marks = [(cell.built, "B"), (cell.preserved, "P"), (cell.trains, "T")]
+    return "".join(letter if true else "–" for true, letter in marks) + exported + ("X" if cell.exact else "–")
+
+
+def by_host(cells: Sequence[Cell]) -> tuple[list[str], dict[str, dict[str, Cell]]]:
+    """The parts in their order, and for each host its cells by part."""
+    parts = list(dict.fromkeys(cell.part for cell in cells))
+    hosts: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        hosts.setdefault(cell.family, {})[cell.part] = cell
+    return parts, hosts
+
+
+def matrix_table(cells: Sequence[Cell]) -> Table:
+    """A table for the terminal."""
+    parts, hosts = by_host(cells)
+    caption = "B built, P preserved to the last bit, T trains, E exports, X exact form with preserve=False, – not"
+    table = Table(caption=caption, box=None, pad_edge=False)
+    table.add_column("host")
+    for part in parts:
+        table.add_column(part, no_wrap=True)
+    for family, held in hosts.items():
+        table.add_row(family, *(letters(held[part]) for part in parts))
+    return table
+
+
+def matrix_page(cells: Sequence[Cell]) -> str:
+    """The page of the documentation."""
+    parts, hosts = by_host(cells)
+    slots = {cell.part: cell.slot for cell in cells}
+    lines = ["| host | " + " | ".join(f"{slots[part]}<br>`{part}`" for part in parts) + " |"]
+    lines.append("| --- " * (len(parts) + 1) + "|")
+    for family, held in hosts.items():
+        lines.append(f"| {family} | " + " | ".join(letters(held[part]) for part in parts) + " |")
+    return HEAD + "\n".join(lines) + "\n" + LEGEND + reasons(cells)
+
+
+def reasons(cells: Sequence[Cell]) -> str:
+    """Why parts were refused, with the hosts of each reason."""
+    told: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.reason:
+            why = cell.reason.partition(": ")[2].partition(" (layer")[0].rstrip(".")
+            told.setdefault(f"`{cell.part}`: {why}", []).append(cell.family)
+    if not told:
+        return ""
+    return "\n## What is missing\n\n" + "\n".join(f"- {why} ({', '.join(hosts)})" for why, hosts in told.items()) + "\n"
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A file beside the page, which is there until the page is.
+
+    Attributes:
+        file: Where the cells are.
+        terms: What they were found with and for; others are not taken over.
+    """
+
+    file: Path
+    terms: dict[str, object]
+
+    @classmethod
+    def beside(cls, page: Path, parts: Iterable[str], export: bool) -> "Unfinished":
+        """What is unfinished of a page with these parts."""
+        versions = {"nearsight": __version__, "torch": torch.__version__, "timm": timm.__version__}
+        return cls(page.with_name(f".{page.name}.unfinished"), versions | {"parts": sorted(parts), "export": export})
+
+    def read(self) -> list[Cell]:
+        """The cells of whole hosts; none if the file is absent, spoiled, or made with other versions or settings."""
+        try:
+            held = json.loads(self.file.read_text(encoding="utf-8"))
+            return [Cell(**cell) for cell in held["cells"]] if held["terms"] == self.terms else []
+        except (OSError, ValueError, TypeError, KeyError):
+            return []
+
+    def write(self, cells: Sequence[Cell]) -> None:
+        """Keep the cells of whole hosts."""
+        held = {"terms": self.terms, "cells": [cell.as_dict() for cell in cells]}
+        write_whole(self.file, json.dumps(held).encode())
+
+    def finish(self) -> None:
+        """The page is written."""
+        self.file.unlink(missing_ok=True)
+
+
+def matrix(
+    host: Annotated[list[str] | None, typer.Option(help="Try this host only, such as 'Swin v2' (repeatable).")] = None,
+    part: Annotated[list[str] | None, typer.Option(help="Try this part only, such as life (repeatable).")] = None,
+    export: Annotated[bool, typer.Option(help="Also write ONNX files and run them; most of the time.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the page (.md) or the cells (.json).")
+    ] = None,
+) -> None:
+    """Put every local part into a small model of every family of timm, and see what comes of it.
+
+    With --out, a stopped matrix goes on with the same command after its last whole host.
+    """
+    if out is not None and out.suffix not in (".md", ".json"):
+        raise ValueError(f"{out} ends neither in .md nor in .json; give the page or the cells such a name.")
+
+    unfinished = Unfinished.beside(out, part or (), export) if out is not None else None
+    known = unfinished.read() if unfinished is not None else []
+    if unfinished is not None and known:
+        hosts = ", ".join(dict.fromkeys(cell.family for cell in known))
+        print(f"Found before: {hosts}; to try them again, delete {unfinished.file}.", file=sys.stderr)
+    cells = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("Trying parts in hosts", total=number_of_cells(host or (), part or ()))
+        for found in measure_hosts(host or (), part or (), export=export, known=known):
+            cells += found
+            progress.update(task, advance=len(found), description=f"{found[0].family} is done")
+            if unfinished is not None:
+                unfinished.write(cells)
+    described: list[dict[str, Any]] = [cell.as_dict() for cell in cells]
+    if out is not None:
+        text = matrix_page(cells) if out.suffix == ".md" else json.dumps(described, indent=1) + "\n"
+        write_whole(out, text.encode())
+    if unfinished is not None:
+        unfinished.finish()
+    if as_json:
+        print(json.dumps(described, indent=1))
+    else:
+        make_console().print(matrix_table(cells))
+
+
+if __name__ == "__main__":
+    typer.run(matrix)

@@ -1,14 +1,12 @@
-"""The way back through a merge: which fine cells a coarse one was made from."""
+"""Back-projection through a merge: which fine cells a coarse one was made from."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..lattice import Grid, lattice, pad_to_multiple
-from ..ops.deform import corners
-from ..parts.merge import DeformableMergeModule
+from ..lattice import Grid
 
 
-class Passage:
+class BackProjection:
     """From one stage's lattice to the finer one before it.
 
     Args:
@@ -42,7 +40,9 @@ class Passage:
         return torch.cat((aux, fine[..., :-1]), dim=-1)
 
 
-def plain_passage(fine: Grid, coarse: Grid, device: torch.device, kernel: int = 2, padding: int = 0) -> Passage:
+def plain_back_projection(
+    fine: Grid, coarse: Grid, device: torch.device, kernel: int = 2, padding: int = 0
+) -> BackProjection:
     """Each coarse cell is made from `kernel` x `kernel` fine ones, two apart, at a border from those that there are."""
     taps = torch.arange(kernel, device=device) - padding
     rows = 2 * torch.arange(coarse.height, device=device)[:, None] + taps  # [rows, kernel]
@@ -50,24 +50,4 @@ def plain_passage(fine: Grid, coarse: Grid, device: torch.device, kernel: int = 
     row, column = rows[:, None, :, None], columns[None, :, None, :]
     inside = (row >= 0) & (row < fine.height) & (column >= 0) & (column < fine.width)
     cells = (row * fine.width + column).flatten(2).flatten(0, 1)
-    return Passage(fine, coarse, cells[None], inside.flatten(2).flatten(0, 1)[None].float())
-
-
-def deformable_passage(merge: DeformableMergeModule, tokens: Tensor, fine: Grid, coarse: Grid) -> Passage:
-    """Each coarse cell is made from four samples, each of the four cells around its place."""
-    field = lattice(tokens, fine)
-    padded = pad_to_multiple(field, 2) if merge.pads else field
-    offsets = merge.offsets(padded.permute(0, 3, 1, 2)).float()
-    cells, shares = corners(offsets, padded.shape[1], padded.shape[2])  # [B, rows, columns, 4, 4]
-    row, column = cells // padded.shape[2], cells % padded.shape[2]
-    inside = (row < fine.height) & (column < fine.width)  # not on a padded row or column
-    cells = row.clamp(max=fine.height - 1) * fine.width + column.clamp(max=fine.width - 1)
-    shares = shares * inside
-    return Passage(fine, coarse, cells.flatten(3).flatten(1, 2), shares.flatten(3).flatten(1, 2), offsets)
-
-
-def passage_of(merge: nn.Module, tokens: Tensor, fine: Grid, coarse: Grid) -> Passage:
-    """The way back through a merge that made `coarse` from the tokens `[B, N, C]` on `fine`."""
-    if isinstance(merge, DeformableMergeModule):
-        return deformable_passage(merge, tokens, fine, coarse)
-    return plain_passage(fine, coarse, tokens.device)
+    return BackProjection(fine, coarse, cells[None], inside.flatten(2).flatten(0, 1)[None].float())

@@ -1,4 +1,4 @@
-"""From a model's spec to a row of the catalogue; `python -m nearsight.models.summary` records all of them."""
+"""From a model's spec to a row of the catalogue; `python -m tools.catalogue` records all of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,8 +8,12 @@ from typing import Any
 
 import torch
 
-from ..models import MODELS, Backbone
-from ..parts import (
+from nearsight.models import MODELS, Backbone
+from nearsight.models.backbone import pair
+from nearsight.models.catalogue import SLOTS, Row, write_catalogue
+from nearsight.models.counting import count
+from nearsight.models.spec import BackboneSpec, Layer, Stage, find_field
+from nearsight.parts import (
     BiGate,
     ConvStem,
     DepthWise,
@@ -29,11 +33,6 @@ from ..parts import (
     TokensToToken,
     Window,
 )
-from .backbone import pair
-from .catalogue import SLOTS, Row, write_catalogue
-from .counting import count
-from .spec import BackboneSpec, Layer, Stage
-from .walk import find_field
 
 EMPTY = "–"
 

@@ -8,7 +8,7 @@ import timm
 from timm.models import volo
 from torch import nn
 
-from ..factory import create_model
+from nearsight import create_model
 
 
 @dataclass(frozen=True, eq=False)

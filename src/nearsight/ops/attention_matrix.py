@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from ..lattice import Grid
-from ..ops.bands import same_padding
+from .bands import same_padding
 
 Fusion = Literal["mean", "max", "min"]
 FUSIONS = ("mean", "max", "min")
 PIECE = 1 << 22  # weights of all heads at a time: 16 MiB in float32
 
 
-class Mixing(ABC):
+class AttentionMatrix(ABC):
     """The weights with which a layer mixes positions.
 
     Attributes:
@@ -127,7 +127,7 @@ def widened(tokens: Tensor) -> Tensor:
     return tokens if tokens.dtype == torch.float64 else tokens.float()
 
 
-class GlobalMixing(Mixing):
+class GlobalMatrix(AttentionMatrix):
     """Softmax attention of every token to every token.
 
     Args:
@@ -149,7 +149,7 @@ class GlobalMixing(Mixing):
         return softmax_rows(self.queries[:, :, queries], self.keys, bias, self.scale), None
 
 
-class ReducedMixing(Mixing):
+class ReducedMatrix(AttentionMatrix):
     """Softmax attention to keys that each stand for several patches; a key's share is divided among these.
 
     Args:
@@ -174,7 +174,7 @@ class ReducedMixing(Mixing):
         return self.to_keys(queries) @ self.covers, None
 
 
-class WindowMixing(Mixing):
+class WindowMatrix(AttentionMatrix):
     """Weights inside windows, in the coordinates of the map: shifts and padding are undone.
 
     Args:
@@ -204,7 +204,7 @@ class WindowMixing(Mixing):
         return rows.permute(1, 2, 0, 3).expand(self.images, -1, -1, -1), self.places[window]
 
 
-class TapMixing(Mixing):
+class KernelMatrix(AttentionMatrix):
     """Weights over the taps of a kernel around each query: convolutions, and attention in a sliding window.
 
     Args:
@@ -250,7 +250,7 @@ class TapMixing(Mixing):
         return self.compact(queries)[0].unflatten(-1, (self.kernel, self.kernel))
 
 
-class GatherMixing(Mixing):
+class GatherMatrix(AttentionMatrix):
     """LightViT: windows for what is near, and global tokens that gather from all patches and broadcast back.
 
     A patch hears half through its window and half through the global tokens, whose results the layer adds.
@@ -263,7 +263,7 @@ class GatherMixing(Mixing):
         grid: Of the tokens; its auxiliary ones are the global tokens.
     """
 
-    def __init__(self, local: WindowMixing, gathering: Tensor, queries: Tensor, keys: Tensor, grid: Grid):
+    def __init__(self, local: WindowMatrix, gathering: Tensor, queries: Tensor, keys: Tensor, grid: Grid):
         self.grid = grid
         self.images, self.heads = queries.shape[:2]
         self.local = local

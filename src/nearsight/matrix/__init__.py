@@ -1,1 +1,0 @@
-"""Which local part fits which model of timm, measured."""

@@ -1,0 +1,1 @@
+"""What maintainers run: the matrix of parts and hosts, the catalogue of models. Not installed."""
