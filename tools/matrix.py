@@ -218,7 +218,7 @@ def is_trainable(example: Example, slots: dict[str, Any]) -> bool:
 
 def is_same_in_onnx(model: nn.Module, size: tuple[int, int]) -> bool:
     """Whether the file for other runtimes gives the model's answers, for images of one size."""
-    from nearsight.deployment.runtime import FATAL, need
+    from nearsight.runs.runtime import FATAL, need
 
     runtime = need("onnxruntime", "The matrix")
     quiet = runtime.SessionOptions()

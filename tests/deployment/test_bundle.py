@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nearsight.deployment.bundle import (
+from nearsight.runs.bundle import (
     ABOUT,
     Bundle,
     BundleError,

@@ -22,9 +22,9 @@ from nearsight.data.find_images import find_images
 from nearsight.data.image import Files
 from nearsight.data.loader import EvalImages
 from nearsight.data.transforms import Input
-from nearsight.deployment.bundle import ABOUT, describe, read_bundle, write_json
 from nearsight.prediction import predict
 from nearsight.prediction.bundle import ImageBatches, normalise
+from nearsight.runs.bundle import ABOUT, describe, read_bundle, write_json
 
 APP = typer.Typer()
 APP.command()(command)

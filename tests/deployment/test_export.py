@@ -13,15 +13,15 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from nearsight.cli.export import export as command
-from nearsight.deployment import runtime
-from nearsight.deployment.bundle import read_bundle
 from nearsight.deployment.calibration import find_pictures
 from nearsight.deployment.export import export
 from nearsight.deployment.model import open_subject, parse_size
-from nearsight.deployment.runtime import open_runner
 from nearsight.deployment.verify import measure, sizes_to_try
 from nearsight.evaluation import evaluate, write_report
+from nearsight.runs import runtime
+from nearsight.runs.bundle import read_bundle
 from nearsight.runs.predictor import open_trained
+from nearsight.runs.runtime import open_runner
 
 APP = typer.Typer()
 APP.command()(command)

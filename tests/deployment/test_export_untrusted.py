@@ -12,8 +12,8 @@ import pytest
 import torch
 from bundles import bundle
 
-from nearsight.deployment.bundle import BundleError
-from nearsight.deployment.untrusted import open_program
+from nearsight.runs.bundle import BundleError
+from nearsight.runs.untrusted import open_program
 
 EXAMPLES, GRAPH = "data/sample_inputs/model.pt", "models/model.json"
 WEIGHTS = "data/weights/model_weights_config.json"

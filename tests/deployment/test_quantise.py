@@ -16,15 +16,15 @@ import nearsight.deployment.quantise
 from nearsight.data import open_data
 from nearsight.data.samples import Subset
 from nearsight.data.transforms import Input
-from nearsight.deployment.bundle import read_bundle
 from nearsight.deployment.calibration import Pictures
 from nearsight.deployment.export import export
 from nearsight.deployment.onnx import write_onnx
 from nearsight.deployment.quantise import most_sensitive, quantise
-from nearsight.deployment.runtime import open_runner, run_onnx
 from nearsight.deployment.verify import Group, batches
+from nearsight.runs.bundle import read_bundle
 from nearsight.runs.eval_data import open_own
 from nearsight.runs.predictor import open_trained
+from nearsight.runs.runtime import open_runner, run_onnx
 
 
 def test_accuracy_before_and_after_is_what_the_two_bundles_have() -> None:

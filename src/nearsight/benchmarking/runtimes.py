@@ -76,7 +76,7 @@ def run_compiled(subject: Subject, device: torch.device, threads: int) -> Callab
 def run_onnx(subject: Subject, device: torch.device, threads: int) -> Callable[[Tensor], object]:
     """ONNX Runtime with the model as a file."""
     from ..deployment.onnx import write_onnx
-    from ..deployment.runtime import FATAL, need
+    from ..runs.runtime import FATAL, need
 
     onnxruntime = need("onnxruntime", "The runtime onnx")
     provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"

@@ -70,7 +70,7 @@ def evaluate(
 
 def task_of(run: Path) -> str:
     """What a run was trained for; bundles classify."""
-    from ..deployment.bundle import is_bundle
+    from ..runs.bundle import is_bundle
 
     if is_bundle(run):
         return "classify"

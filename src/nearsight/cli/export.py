@@ -68,7 +68,7 @@ def show_progress(items: Iterable[Any], title: str, total: int) -> Iterable[Any]
 def summary(found: "Exported") -> list[str]:
     """What was written, in words."""
     from ..console import percent
-    from ..deployment.bundle import FILES
+    from ..runs.bundle import FILES
 
     bundle = found.bundle
     mega = sum((found.folder / name).stat().st_size for name in FILES[bundle.kind]) / 1e6

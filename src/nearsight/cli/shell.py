@@ -65,7 +65,7 @@ def is_refusal(error: Exception) -> bool:
     """Whether the library itself said no, or a file could not be used; anything else is a bug and shows its trace."""
     if isinstance(error, OSError):
         return True
-    return Path(last_file(error.__traceback__)).is_relative_to(Path(__file__).parent)
+    return Path(last_file(error.__traceback__)).is_relative_to(Path(__file__).parents[1])
 
 
 def last_file(trace: TracebackType | None) -> str:

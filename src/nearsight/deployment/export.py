@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import nn
 
-from .bundle import ABOUT, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
+from ..runs.bundle import ABOUT, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
+from ..runs.runtime import need, open_runner
 from .calibration import Pictures, find_pictures
 from .model import Subject, open_subject
 from .program import Axes
 from .quantise import Progress, Quantised, no_progress, quantise
-from .runtime import need, open_runner
 from .verify import TOLERANCE, Agreement, compare, refuse_disagreement
 
 # What writing and running each kind takes beside torch.

@@ -10,9 +10,9 @@ from torch import nn
 from ..checkpoints.format import read_description
 from ..config.recipe import ModelChoice
 from ..data.transforms import Input
+from ..runs.bundle import is_bundle
 from ..runs.predictor import load, model_file, open_trained
 from ..tasks.build import build, input_of
-from .bundle import is_bundle
 
 IMAGENET = 1000  # classes of a model that is built by its name
 WEIGHTS = {"trained": "trained by Nearsight", "converted": "from a converted file", "random": "random, not trained"}

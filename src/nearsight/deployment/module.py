@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from ..data.transforms import Input
+from ..runs.bundle import ABOUT, read_bundle
 from ..runs.predictor import Trained
-from .bundle import ABOUT, read_bundle
-from .runtime import Runner, open_runner
+from ..runs.runtime import Runner, open_runner
 
 
 class BundleModel(nn.Module):

@@ -15,8 +15,8 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
+from ..runs.runtime import need
 from .program import INPUT, OUTPUT, Axes, record, written_whole
-from .runtime import need
 
 OPSET = 20  # the first with GELU as one operator
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from ..runs.runtime import need
 from .program import first_line, written_whole
-from .runtime import need
 
 
 def write_openvino(onnx_path: Path, path: Path) -> None:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ..data.samples import Split
 from ..data.transforms import Input
+from ..runs.runtime import Runner, need, run_onnx
 from .calibration import Pictures, sample
-from .runtime import Runner, need, run_onnx
 from .verify import Group, batches
 
 OPERATORS = ("Conv", "Gemm", "MatMul")

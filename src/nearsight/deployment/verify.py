@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ..data.loader import EvalImages
 from ..data.samples import BadImage, Split
 from ..data.transforms import Input
+from ..runs.runtime import Runner
 from .calibration import sample
 from .model import Subject
-from .runtime import Runner
 
 MOST = 32  # images at each size
 BATCH = 8

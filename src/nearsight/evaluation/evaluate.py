@@ -8,8 +8,8 @@ import torch
 
 from ..data.loader import default_workers
 from ..data.samples import Split
-from ..deployment.bundle import is_bundle
 from ..deployment.module import open_bundle
+from ..runs.bundle import is_bundle
 from ..runs.eval_data import choose_split, match_classes, open_own
 from ..runs.predictor import open_classifier
 from .metrics import Metrics, measure

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ..data.image import decode, enough_for, show_middle
 from ..data.samples import BadImage
-from ..deployment.bundle import Bundle, read_bundle
-from ..deployment.runtime import Runner, open_runner
+from ..runs.bundle import Bundle, read_bundle
+from ..runs.runtime import Runner, open_runner
 from .values import Answer, Prediction
 
 AHEAD = 2  # batches that are read while one is answered

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data.find_images import find_images
-from ..deployment.bundle import is_bundle
+from ..runs.bundle import is_bundle
 from .values import Prediction
 
 if TYPE_CHECKING:

@@ -1,15 +1,14 @@
 """Trained models: what a run leaves behind, opened again with all that is needed to use it."""
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..checkpoints.timm import load_foreign, save_foreign
 from ..checkpoints.format import load_converted, name_in, read_description, save_model
+from ..checkpoints.timm import load_foreign, save_foreign
 from ..data.transforms import Input
 
 if TYPE_CHECKING:

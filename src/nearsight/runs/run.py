@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
 import torch
 from filelock import FileLock, Timeout
+
 from .. import __version__
 from ..atomic import write_whole
-from ..config.recipe import Recipe
 from ..config.files import read_recipe, to_yaml
+from ..config.recipe import Recipe
 from ..data.open import NAMES
 
 
