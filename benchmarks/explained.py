@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from nearsight.data.dense.instances import decode_masks
-from nearsight.data.sources.synthetic import make_scene
+from nearsight.data.instances import decode_masks
+from nearsight.data.sources.synthetic import draw_image
 
 SIZE = 64
 COLOURS = {"red": (1.0, 0.25, 0.2), "green": (0.25, 0.95, 0.3), "blue": (0.3, 0.4, 1.0), "yellow": (1.0, 0.9, 0.15)}
@@ -38,7 +38,7 @@ def tinted_scenes(count: int, first: int) -> list[Tinted]:
     found: list[Tinted] = []
     number = first
     while len(found) < count:
-        scene = make_scene(0, number, SIZE)
+        scene = draw_image(0, number, SIZE)
         if len(scene.labels) > 1:
             random = np.random.default_rng([0, number])
             masks = decode_masks(scene.rles, scene.pixels.shape[:2])

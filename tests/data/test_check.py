@@ -236,7 +236,7 @@ def test_folders_that_may_be_no_classes_are_pointed_out(tmp_path):
         picture(len(place)).save(tmp_path / place / "1.png")
     report = check_data(open_data(tmp_path), workers=0)
     assert "2 classes with the same folders inside" in report.problems
-    found = next(found for found in report.findings if "folders" in found.what)
+    found = next(found for found in report.issues if "folders" in found.what)
     assert found.examples == ("apple", "pear")
 
 

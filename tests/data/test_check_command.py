@@ -8,7 +8,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from nearsight.cli.data import data_app
-from nearsight.data.check_report import fix_list, render_report
+from nearsight.data.check import fix_list, render_report
 from nearsight.data.issues import CheckReport, Found, Unreadable
 
 

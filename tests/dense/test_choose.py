@@ -6,8 +6,8 @@ import pytest
 
 from nearsight.config.files import load_recipe
 from nearsight.data import open_data
-from nearsight.data.dense.sizes import measure_sizes
 from nearsight.data.samples import Split
+from nearsight.data.sizes import measure_sizes
 from nearsight.tasks.dense_defaults import choose_anchors, choose_boxes, fill_in_scenes
 from nearsight.training.session import prepare
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import nearsight
 from nearsight.cli.evaluate import predict as command
-from nearsight.data.find_images import find_images
+from nearsight.data.file_system import find_images
 from nearsight.data.image import Files
 from nearsight.data.loader import EvalImages
 from nearsight.data.transforms import Input

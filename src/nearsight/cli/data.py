@@ -66,9 +66,8 @@ def check(
 ) -> None:
     """Find unreadable images, wrong annotations, copies across splits, lopsided classes and odd sizes."""
     from ..data import open_data
-    from ..data.check import check_data
-    from ..data.check_report import fix_list as list_fixes
-    from ..data.check_report import render_report
+    from ..data.check import check_data, render_report
+    from ..data.check import fix_list as list_fixes
 
     if fix_list and fix_list.is_dir():
         raise ValueError(f"--fix-list {fix_list} is a folder; give the name of a file to write.")

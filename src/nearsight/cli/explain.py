@@ -66,7 +66,7 @@ def explain(
     if score:
         score_maps(opened, images, methods, out, limit=limit, seed=seed)
         return
-    from ..data.find_images import find_images
+    from ..data.file_system import find_images
     from ..explanation.methods import OVER_MANY, Wishes
 
     numbers = tuple(opened.class_number(name) for name in classes or ())

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..data import BadImage, Split
-from ..data.dense.instances import Objects
 from ..data.dense.loader import read_scene
+from ..data.instances import Instances
 from ..evaluation.dense import evaluate_scenes
 from ..evaluation.dense_report import answer_again, draw_answer, draw_truth
 from ..plots.overlays import draw_regions, side_by_side
@@ -83,7 +83,7 @@ def draw_both(split: Split, index: int, models: dict[str, Trained]) -> Image.Ima
     if image.size != (size[1], size[0]):
         image = image.resize((size[1], size[0]))
     classes = next(iter(models.values())).classes
-    if isinstance(truth, Objects):
+    if isinstance(truth, Instances):
         panels = [("truth", draw_truth(image, truth, classes))]
         panels += [
             (label, draw_answer(image, answer_again(trained, split, index), classes, trained.threshold))

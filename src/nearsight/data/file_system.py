@@ -1,19 +1,33 @@
-"""Files under a folder, or inside a .zip, seen alike: which there are, and their bytes."""
+"""Files under a folder or inside a .zip, seen alike; which of them are images, and which ones annotations mean."""
 
 import io
 import os
+import re
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from .image import is_image_name, read_file
+from .labels import shorten
 from .names import natural_key
 from .samples import BadImage
-from .sources.folder import is_hidden
+
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+IGNORED = ("__MACOSX",)
 
 
-class Tree(ABC):
+class FileSystem(ABC):
     """Folders and files; paths have forward slashes and start from the root, which is the empty path.
 
     Attributes:
@@ -64,7 +78,7 @@ class Tree(ABC):
         return next((join(path, entry) for entry in entries if entry.casefold() == wanted), None)
 
 
-class FolderTree(Tree):
+class LocalFolder(FileSystem):
     """A folder on a disk.
 
     Example:
@@ -72,8 +86,8 @@ class FolderTree(Tree):
         >>> from pathlib import Path
         >>> folder = tempfile.mkdtemp()
         >>> _ = Path(folder, "a.txt").write_text("hello")
-        >>> tree = FolderTree(folder)
-        >>> tree.files(), tree.read("a.txt")
+        >>> fs = FolderTree(folder)
+        >>> fs.files(), fs.read("a.txt")
         (['a.txt'], b'hello')
     """
 
@@ -123,7 +137,7 @@ class FolderTree(Tree):
         return self._listed[path]
 
 
-class ZipTree(Tree):
+class ZipArchive(FileSystem):
     """The files of a .zip, read in place; a folder that holds everything else is left out of the paths.
 
     Raises:
@@ -201,3 +215,201 @@ def join(folder: str, name: str) -> str:
 def stem(path: str) -> str:
     """The name of a file without its folder and its last suffix."""
     return os.path.splitext(path.rpartition("/")[2])[0]
+
+
+WORD = re.compile(rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])")
+IMAGE_FOLDERS = ("images", "image", "img", "imgs", "jpegimages", "data", "pictures", "photos")
+LOST = 0.01  # a larger share of missing files means that they are looked for in the wrong place
+PROBED = 20  # names by which a folder of images is recognised
+LEVELS = 3  # folders inside folders that are looked into
+
+
+def split_of(text: str) -> str | None:
+    """The split that a file or folder name speaks of, by its last word that names one.
+
+    Example:
+        >>> split_of("instances_train2017"), split_of("valid"), split_of("training_images"), split_of("trainer")
+        ('train', 'val', 'train', None)
+    """
+    found = WORD.findall(text.lower())
+    return SPLITS[found[-1]] if found else None
+
+
+def locate_images(fs: FileSystem, beside: str, names: Sequence[str], split: str | None) -> list[str]:
+    """Paths of the images that annotations name, in the order of the names.
+
+    Names may be bare, or paths from the annotations' folder, from the root, or from a folder of images. Where none of
+    these fits, as in exports of labelling tools, files are found by their last part.
+
+    Args:
+        fs: Where to look.
+        beside: Folder of the annotations.
+        names: As the annotations have them.
+        split: Which split it is, if that is known.
+
+    Raises:
+        ValueError: More than one in a hundred is not there.
+    """
+    tidy = [name.replace("\\", "/") for name in names]
+    sample = tidy[:: max(1, len(tidy) // PROBED)][:PROBED]
+    folders = candidate_folders(fs, beside, split)
+    hits = {folder: sum(normal_path(join(folder, name)) in KnownFiles(fs) for name in sample) for folder in folders}
+    best = max(folders, key=lambda folder: hits[folder])
+    present = KnownFiles(fs)
+    paths = [normal_path(join(best, name)) for name in tidy]
+    if hits[best] < len(sample) or any(path not in present for path in paths):
+        paths = by_file_name(fs, paths, tidy, present, split)
+    missing = [name for name, path in zip(names, paths, strict=True) if path not in present]
+    if len(missing) > LOST * len(names):
+        raise ValueError(
+            f"{len(missing)} of the {len(names)} images that the annotations in {fs.title} name are not there: "
+            f"{shorten(missing, 3)}; put them beside the annotations, or into a folder called images."
+        )
+    return paths
+
+
+class KnownFiles:
+    """The files of a file system, asked for by path; a folder is listed once."""
+
+    def __init__(self, fs: FileSystem):
+        self.fs = fs
+        self.listed: dict[str, frozenset[str]] = {}
+
+    def __contains__(self, path: str) -> bool:
+        folder, _, name = path.rpartition("/")
+        if folder not in self.listed:
+            self.listed[folder] = frozenset(self.fs.files(folder))
+        return name in self.listed[folder] or (path.startswith("/") and self.fs.has(path))
+
+
+def candidate_folders(fs: FileSystem, beside: str, split: str | None) -> list[str]:
+    """Folders that image names may start from, likely ones first."""
+    inner = [join(beside, name) for name in fs.folders(beside)] if beside else []
+    outer = [path for path in walk_folders(fs, "", LEVELS) if path not in inner]
+    known = [path for path in (*inner, *outer) if is_of_images(path)]
+    fitting = [path for path in known if split is not None and split_of(path) == split]
+    return list(dict.fromkeys([beside, "", *fitting, *known, *inner, *outer]))
+
+
+def is_of_images(path: str) -> bool:
+    """Whether a folder is for images by its name or by the split in it."""
+    return path.rpartition("/")[2].casefold() in IMAGE_FOLDERS or split_of(path) is not None
+
+
+def walk_folders(fs: FileSystem, path: str, levels: int) -> Iterable[str]:
+    """Paths of the folders inside a folder, down to some levels."""
+    for name in fs.folders(path):
+        yield join(path, name)
+        if levels > 1:
+            yield from walk_folders(fs, join(path, name), levels - 1)
+
+
+def by_file_name(
+    fs: FileSystem, paths: list[str], names: list[str], present: KnownFiles, split: str | None
+) -> list[str]:
+    """The paths, with those that lead nowhere replaced by files of the same last part, where there is just one."""
+    files: dict[str, list[str]] = {}
+    for path in fs.images():
+        files.setdefault(path.rpartition("/")[2], []).append(path)
+    return [
+        path if path in present else only_file(files, name, split) or path
+        for path, name in zip(paths, names, strict=True)
+    ]
+
+
+def only_file(files: Mapping[str, list[str]], name: str, split: str | None) -> str | None:
+    """The one file of that last part; of several the one whose folder is of the split."""
+    found = files.get(name.rpartition("/")[2].partition("?")[0], [])
+    if len(found) > 1:
+        found = [path for path in found if split_of(path.rpartition("/")[0]) == split]
+    return found[0] if len(found) == 1 else None
+
+
+def normal_path(path: str) -> str:
+    """A path without `.` and `..`, as a file system has them.
+
+    Example:
+        >>> normal("annotations/../images/./1.jpg")
+        'images/1.jpg'
+    """
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and parts and parts[-1] != "..":
+            parts.pop()
+        elif part not in ("", ".") or (part == "" and not parts):
+            parts.append(part)
+    return "/".join(parts) if parts != [""] else "/"
+
+
+def by_stem(paths: Iterable[str]) -> dict[str, str]:
+    """Images by their names without folder and suffix."""
+    found: dict[str, str] = {}
+    for path in paths:
+        if is_image_name(path):
+            found.setdefault(path.rpartition("/")[2].rpartition(".")[0], path)
+    return found
+
+
+def find_images(given: Sequence[str]) -> list[str]:
+    """The files that are meant, each once; folders are searched through.
+
+    Raises:
+        ValueError: A path is not there, or a folder has no images.
+    """
+    if not given:
+        raise ValueError("No image was named; give image files or folders.")
+    missing = [path for path in given if not os.path.exists(path)]
+    if missing:
+        more = f" (and {len(missing) - 1} more are missing)" if len(missing) > 1 else ""
+        raise ValueError(f"There is no file or folder {missing[0]}{more}; give image files or folders.")
+    found: dict[str, None] = {}
+    for path in given:
+        if os.path.isdir(path):
+            inside = sorted(walk(path, "", set()), key=natural_key)
+            if not inside:
+                raise ValueError(f"The folder {path} has no images in it, at any depth.")
+            found |= dict.fromkeys(os.path.join(path, name) for name in inside)
+        elif is_image_name(path):
+            found[path] = None
+        else:
+            raise ValueError(f"{path} is no image by its name; give image files (.jpg, .png, ...) or folders.")
+    return list(found)
+
+
+def named_split(name: str) -> str | None:
+    """The split that a folder is called after, by its whole name or by a word of it.
+
+    Example:
+        >>> [named_split(name) for name in ("Validation", "seg_train", "test1", "strain", "train_or_test")]
+        ['val', 'train', 'test', None, None]
+    """
+    told = {SPLITS[word] for word in re.findall("[a-z]+", name.casefold()) if word in SPLITS}
+    return told.pop() if len(told) == 1 else None
+
+
+def walk(folder: str, prefix: str, links: set[str]) -> Iterator[str]:
+    """Paths of all images below a folder."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            if entry.is_dir():
+                if entry.is_symlink():  # a link may lead back to where it came from
+                    target = os.path.realpath(entry.path)
+                    if target in links or f"{os.path.realpath(folder)}{os.sep}".startswith(target + os.sep):
+                        continue
+                    links.add(target)
+                yield from walk(entry.path, f"{prefix}{entry.name}/", links)
+            elif is_image_name(entry.name):
+                yield f"{prefix}{entry.name}"
+
+
+def visible_folders(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    """The folders directly inside a folder that somebody made on purpose."""
+    with os.scandir(folder) as entries:
+        yield from (entry for entry in entries if entry.is_dir() and not is_hidden(entry.name))
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a name is one that file managers hide or leave behind."""
+    return name.startswith(".") or name in IGNORED

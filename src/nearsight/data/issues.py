@@ -83,7 +83,7 @@ class Imbalance:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Issue:
     """Something about annotations that should be looked at.
 
     Attributes:
@@ -130,7 +130,7 @@ class CheckReport:
         odd_sizes: Images much smaller, larger or longer than the others.
         img_size: The image size to train with.
         task: What the annotations are for.
-        findings: What is wrong with annotations of objects or regions.
+        issues: What is wrong with annotations of objects or regions.
         notes: What else is worth knowing of them, a sentence each.
         shares: For regions, the share of pixels of each class.
         spoiled: Names of images whose annotations can't be used.
@@ -155,7 +155,7 @@ class CheckReport:
     odd_sizes: list[OddSize] = field(default_factory=list)
     img_size: int | None = None
     task: str = "classify"
-    findings: list[Finding] = field(default_factory=list)
+    issues: list[Issue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     shares: dict[str, float] = field(default_factory=dict)
     spoiled: list[str] = field(default_factory=list)
@@ -188,7 +188,7 @@ class CheckReport:
             (len(self.disputed), "picture with different labels"),
             (len(self.repeated), f"picture repeated in {'images to be split' if self.to_be_split else 'a split'}"),
         ]
-        found += [(finding.count, finding.what) for finding in self.findings]
+        found += [(issue.count, issue.what) for issue in self.issues]
         sentences = [f"{count:,} {plural(count, words)}" for count, words in found if count]
         if self.imbalance and self.imbalance.ratio >= IMBALANCED:
             sentences.append(f"classes of very different size ({self.imbalance.ratio:.3g} : 1)")

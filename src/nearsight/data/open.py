@@ -1,17 +1,25 @@
-"""Tell what sort of data somebody means."""
+"""Tell what sort of data somebody means, and open them."""
 
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 import numpy as np
 
+from .file_system import SPLITS, FileSystem, LocalFolder, ZipArchive, split_of
+from .label_map import find_label_map_file
 from .samples import Data
-from .sources.urls import is_pattern
+from .sources.coco import find_coco, is_coco, open_coco
+from .sources.masks import find_pairs, is_ade, open_cityscapes, open_masks, open_voc_masks
+from .sources.shards import is_pattern
+from .sources.synthetic import IMAGES, SEED, SIZE, open_shapes
+from .sources.voc import find_voc, open_voc
+from .sources.yolo import find_yolo, load_yaml, open_yolo
 from .split import restore_splits
 
 NAMES = ("digits", "shapes", "cifar10", "cifar100", "flowers102", "oxford_pets", "fashion_mnist")
@@ -22,7 +30,7 @@ KINDS = (
     f"or one of {', '.join(NAMES)}"
 )
 OPTIONS = ("path", "label", "split", "image", "config")
-SCENE_OPTIONS = ("background", "ignore", "images", "size", "seed")
+DENSE_OPTIONS = ("background", "ignore", "images", "size", "seed")
 TASKS = ("classify", "detect", "segment")
 
 
@@ -122,15 +130,12 @@ def open_annotated(text: str, task: str | None) -> Data | None:
     """The data if they are of objects or regions, else None."""
     bare, options = parse_options(text)
     if bare == "shapes":
-        from .dense.find import open_made
-
         return open_made(text, task, options)
     path = Path(bare).expanduser()
     if not (path.is_dir() or (path.is_file() and path.suffix.lower() in (".zip", ".json", ".yaml", ".yml"))):
         return None
-    from .dense.find import open_scenes
 
-    return open_scenes(path, task, options)
+    return open_dense(path, task, options)
 
 
 def open_labelled(text: str) -> Data:
@@ -172,7 +177,7 @@ def parse_options(text: str) -> tuple[str, dict[str, str]]:
         return text, {}
     bare, mark, query = text.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
-    known = (*OPTIONS, *SCENE_OPTIONS)
+    known = (*OPTIONS, *DENSE_OPTIONS)
     if mark and (not options or set(options) - set(known)) and "*" not in text and ".tar" not in text:
         raise ValueError(f"{text} has {query or 'nothing'} after the question mark; {', '.join(known)} can be set.")
     return (bare, options) if options else (text, {})
@@ -210,3 +215,159 @@ def open_single(path: Path, columns: Mapping[str, str]) -> Data:
 
         return open_shards(str(path))
     raise ValueError(f"{path} is a {suffix or 'file without suffix'}; data may be {KINDS}.")
+
+
+ON = {"on": True, "yes": True, "true": True, "1": True, "off": False, "no": False, "false": False, "0": False}
+
+
+def open_dense(path: Path, task: str | None, options: Mapping[str, str]) -> Data | None:
+    """Scenes of a folder, a .zip, or a file of annotations; None if the layout is none that is known here.
+
+    Args:
+        path: What the user named.
+        task: `detect` or `segment`; None follows the data.
+        options: What follows the question mark.
+
+    Raises:
+        ValueError: The data are not in order, or not for this task.
+    """
+    suffix = path.suffix.lower()
+    if path.is_file() and suffix == ".json":
+        return open_json(path, task, options)
+    if path.is_file() and suffix in (".yaml", ".yml"):
+        return open_yaml_file(path, task, options)
+    data = open_file_system(LocalFolder(path) if path.is_dir() else ZipArchive(path), task, options)
+    if data is not None:
+        return replace(data, source=name_source(path, options))
+    if suffix == ".zip":
+        raise ValueError(
+            f"{path} has no COCO, VOC or YOLO annotations and no masks; to classify, unpack it into class folders."
+        )
+    return None
+
+
+def open_file_system(fs: FileSystem, task: str | None, options: Mapping[str, str]) -> Data | None:
+    """Data of a file system, or of the one folder that is all that a folder holds; None if unknown."""
+    for opener in FOR_REGIONS if task == "segment" else FOR_OBJECTS:
+        data = opener(fs, task, options)
+        if data is not None:
+            return data
+    if isinstance(fs, LocalFolder) and len(fs.folders()) == 1 and not fs.files():
+        return open_file_system(LocalFolder(fs.place(fs.folders()[0])), task, options)
+    return None
+
+
+def coco_opener(fs: FileSystem, task: str | None, options: Mapping[str, str]) -> Data | None:
+    """COCO's json files."""
+    files = find_coco(fs)
+    if not files:
+        return None
+    refuse_unknown("COCO annotations", options, ("background",))
+    return open_coco(fs, files, task or "detect", read_switch(options, "background"))
+
+
+def voc_opener(fs: FileSystem, task: str | None, options: Mapping[str, str]) -> Data | None:
+    """VOC's xml files."""
+    files = find_voc(fs)
+    if not files:
+        return None
+    refuse_unknown("VOC annotations", options, ())
+    return open_voc(fs, files, task or "detect")
+
+
+def yolo_opener(fs: FileSystem, task: str | None, options: Mapping[str, str]) -> Data | None:
+    """YOLO's txt files."""
+    content = find_yolo(fs)
+    if content is None:
+        return None
+    refuse_unknown("YOLO annotations", options, ("background",))
+    return open_yolo(fs, content, task or "detect", read_switch(options, "background"))
+
+
+def mask_opener(fs: FileSystem, task: str | None, options: Mapping[str, str]) -> Data | None:
+    """Masks beside images."""
+    background, ignore = read_switch(options, "background"), read_list(options, "ignore")
+    data = open_cityscapes(fs) or open_voc_masks(fs, ignore, background)
+    if data is None:
+        pairs = find_pairs(fs)
+        if not pairs:
+            return None
+        if background is None and is_ade(fs):
+            background = False
+        folders = tuple(dict.fromkeys(["", *(found.masks[0].rpartition("/")[0] for found in pairs.values())]))
+        data = open_masks(fs, pairs, find_label_map_file(fs, folders), ignore, background)
+    refuse_unknown("masks", options, ("background", "ignore"))
+    if task == "detect":
+        raise ValueError(
+            f"{fs.title} has masks with a class for every pixel, from which objects can't be told apart; use the "
+            "task segment."
+        )
+    return data
+
+
+Opener = Callable[[FileSystem, str | None, Mapping[str, str]], Data | None]
+FOR_OBJECTS: tuple[Opener, ...] = (coco_opener, voc_opener, yolo_opener, mask_opener)
+FOR_REGIONS: tuple[Opener, ...] = (mask_opener, coco_opener, yolo_opener, voc_opener)
+
+
+def open_json(path: Path, task: str | None, options: Mapping[str, str]) -> Data | None:
+    """A COCO file that was named itself: its images are beside it, or beside its folder."""
+    if not is_coco(path.read_bytes()):
+        raise ValueError(f"{path} is not a COCO file; it needs the lists images, annotations and categories.")
+    refuse_unknown("COCO annotations", options, ("background",))
+    folder = path.absolute().parent
+    word = SPLITS.get(folder.name.casefold())  # a whole word: a folder called my_tests says nothing
+    root = folder.parent if word is not None or folder.name.casefold() in ("annotations", "labels") else folder
+    fs = LocalFolder(root)
+    split = split_of(path.stem) or word or "train"
+    files = {split: path.absolute().relative_to(root).as_posix()}
+    data = open_coco(fs, files, task or "detect", read_switch(options, "background"))
+    return replace(data, source=name_source(path, options))
+
+
+def open_yaml_file(path: Path, task: str | None, options: Mapping[str, str]) -> Data:
+    """A data.yaml that was named itself."""
+    fs = LocalFolder(path.parent)
+    content = load_yaml(fs, path.name)
+    refuse_unknown("YOLO annotations", options, ("background",))
+    data = open_yolo(fs, content, task or "detect", read_switch(options, "background"))
+    return replace(data, source=name_source(path, options))
+
+
+def open_made(text: str, task: str | None, options: Mapping[str, str]) -> Data:
+    """The shapes that are drawn here, with `images`, `size`, `seed` and `background` from the options."""
+    refuse_unknown("shapes", options, ("images", "size", "seed", "background"))
+    numbers = {"images": IMAGES, "size": SIZE, "seed": SEED}
+    for name in numbers:
+        if name in options:
+            if not options[name].isdecimal():
+                raise ValueError(f"{name}={options[name]} of {text} is not a whole number.")
+            numbers[name] = int(options[name])
+    background = read_switch(options, "background")
+    return open_shapes(task or "detect", **numbers, background=background is not False, source=text)
+
+
+def refuse_unknown(kind: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    """Refuse options that mean nothing to data of a kind."""
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise ValueError(f"{unknown[0]}={options[unknown[0]]} means nothing to {kind}; it takes {', '.join(known)}.")
+
+
+def read_switch(options: Mapping[str, str], name: str) -> bool | None:
+    """What an option switches; None if it is not given."""
+    if name not in options:
+        return None
+    if options[name].lower() not in ON:
+        raise ValueError(f"{name}={options[name]} is neither on nor off.")
+    return ON[options[name].lower()]
+
+
+def read_list(options: Mapping[str, str], name: str) -> list[str] | None:
+    """What an option lists between commas; None if it is not given."""
+    return [part.strip() for part in options[name].split(",")] if name in options else None
+
+
+def name_source(path: Path, options: Mapping[str, str]) -> str:
+    """What the user named: a path and options."""
+    return str(path) + ("?" + "&".join(f"{key}={value}" for key, value in options.items()) if options else "")

@@ -12,6 +12,8 @@ from PIL import Image
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from .instances import Instances
+
 # What is to be learnt of an image. classify: its class number. detect: tensors `boxes` [n, 4] (x1, y1, x2, y2 in
 # pixels, float32), `labels` [n], `crowd` [n] (bool), `area` [n] and, where the data have masks, `masks` [n, H, W]
 # (bool). segment: class numbers [H, W] as bytes, 255 where none counts.
@@ -73,6 +75,28 @@ class Split(ABC):
         """What is to be learnt of the image; without more, its class number."""
         return int(self.labels[index])
 
+    def size(self, index: int) -> tuple[int, int]:
+        """Height and width of the upright image; sources of dense annotations take them from the head of its file.
+
+        Raises:
+            BadImage: The image can't be read.
+        """
+        image = self.read(index)
+        return image.height, image.width
+
+    def annotation(self, index: int, size: tuple[int, int] | None = None) -> "Instances | NDArray[np.uint8]":
+        """What is in the image, in its own pixels: instances, or the map of classes `[H, W]`, 255 where none counts.
+
+        Args:
+            index: Number of the image in this split.
+            size: Height and width of the image, if they are known; else its file is looked at.
+
+        Raises:
+            BadImage: The annotation can't be read, or is for an image of another size.
+            ValueError: Images of this split have labels only.
+        """
+        raise ValueError(f"{self.name(index)} has a label, but neither instances nor a mask.")
+
     def signature(self, index: int) -> str:
         """What tells whether the annotation of an image changed beside its label; empty if there is nothing more."""
         return ""
@@ -106,6 +130,12 @@ class Subset(Split):
 
     def target(self, index: int) -> Target:
         return self.whole.target(int(self.indices[index]))
+
+    def size(self, index: int) -> tuple[int, int]:
+        return self.whole.size(int(self.indices[index]))
+
+    def annotation(self, index: int, size: tuple[int, int] | None = None) -> "Instances | NDArray[np.uint8]":
+        return self.whole.annotation(int(self.indices[index]), size)
 
     def signature(self, index: int) -> str:
         return self.whole.signature(int(self.indices[index]))

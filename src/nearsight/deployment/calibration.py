@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..data.find_images import find_images
+from ..data.file_system import find_images
 from ..data.image import Files
 from ..data.open import open_any
 from ..data.samples import Data, Split, Subset

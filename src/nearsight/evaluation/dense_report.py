@@ -15,8 +15,8 @@ from rich.text import Text
 
 from ..atomic import write_whole
 from ..console import percent
-from ..data.dense.instances import Objects, decode_masks
 from ..data.dense.loader import Collate, EvalScenes, read_scene
+from ..data.instances import Instances, decode_masks
 from ..data.samples import Split
 from ..plots.overlays import draw_objects, draw_regions, side_by_side
 from ..runs.predictor import Trained
@@ -128,7 +128,7 @@ def draw_case(evaluation: SceneEvaluation, index: int, title: str) -> Image.Imag
     image, truth, size = read_scene(evaluation.images, index)
     if image.size != (size[1], size[0]):
         image = image.resize((size[1], size[0]))
-    if isinstance(truth, Objects):
+    if isinstance(truth, Instances):
         assert evaluation.found is not None
         least = evaluation.objects["boxes"].threshold
         real = draw_truth(image, truth, trained.classes)
@@ -140,7 +140,7 @@ def draw_case(evaluation: SceneEvaluation, index: int, title: str) -> Image.Imag
     return side_by_side([(title, image), (f"truth · {name}", real), ("answer", said)], TALL)
 
 
-def draw_truth(image: Image.Image, truth: Objects, classes: tuple[str, ...]) -> Image.Image:
+def draw_truth(image: Image.Image, truth: Instances, classes: tuple[str, ...]) -> Image.Image:
     """The objects that are there."""
     masks = truth.dense() if truth.shapes is not None else None
     return draw_objects(image, truth.boxes, truth.labels, classes, masks=masks)

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from ..data.dense.loader import Collate, Item, SceneBatch, make_scene_loader
 from ..data.dense.transforms import SceneInput
-from ..data.find_images import find_images
+from ..data.file_system import find_images
 from ..data.image import Files
 from ..data.loader import default_workers
 from ..data.samples import BadImage

@@ -12,9 +12,9 @@ from PIL import Image
 
 from ..atomic import write_whole
 from ..console import percent
-from ..data.dense.instances import decode_masks
 from ..data.formats import coco_answers, index_png
 from ..data.image import decode
+from ..data.instances import decode_masks
 from ..plots.overlays import draw_objects, draw_regions
 from .dense import ScenePrediction
 

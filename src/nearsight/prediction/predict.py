@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.find_images import find_images
+from ..data.file_system import find_images
 from ..runs.bundle import is_bundle
 from .values import Prediction
 

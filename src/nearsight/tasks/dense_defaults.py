@@ -9,8 +9,8 @@ import numpy as np
 
 from ..config.files import parse
 from ..config.recipe import Recipe
-from ..data.dense.sizes import Sizes, choose_side, measure_sizes
 from ..data.samples import Data, Split
+from ..data.sizes import Sizes, choose_side, measure_sizes
 from ..heads.pyramid import octave
 from ..models import MODELS
 from .defaults import possible_patches

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..data.dense.instances import decode_masks
 from ..data.formats import coco_answers, index_png
+from ..data.instances import decode_masks
 from ..plots.overlays import draw_labels, draw_objects, draw_regions
 from ..plots.style import abbreviate
 

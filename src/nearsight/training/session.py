@@ -18,7 +18,7 @@ from ..config.recipe import Recipe
 from ..data import BadImage, Data, Split, open_data
 from ..data.loader import Batches, default_workers
 from ..data.open import open_again
-from ..data.sources.urls import is_pattern
+from ..data.sources.shards import is_pattern
 from ..data.split import complete_splits, describe_splits, limit_train
 from ..runs.checkpoint import Checkpoints, Progress
 from ..runs.run import Run, first_difference

@@ -150,5 +150,5 @@ def test_large_photographs_are_decoded_smaller_with_their_objects_in_place(tmp_p
 def test_labelled_images_have_no_scenes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         save_picture(tmp_path / name / "1.png")
-    with pytest.raises(ValueError, match="has a label, but no objects or regions"):
+    with pytest.raises(ValueError, match="has a label, but neither instances nor a mask"):
         list(scene_eval_loader(open_data(tmp_path).train, SceneInput(64), batch=4, workers=0))

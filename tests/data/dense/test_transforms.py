@@ -8,9 +8,9 @@ from torchvision.ops import masks_to_boxes
 
 from nearsight.config.recipe import SceneAugment
 from nearsight.data import open_data
-from nearsight.data.dense.instances import Objects, encode_masks
 from nearsight.data.dense.loader import read_scene
 from nearsight.data.dense.transforms import SceneAugmentation, SceneInput, fit_sides, resize_map
+from nearsight.data.instances import Instances, encode_masks
 from nearsight.data.loader import seed_draws
 
 SETTINGS = {
@@ -21,7 +21,7 @@ SETTINGS = {
 }
 
 
-def coloured(size: tuple[int, int]) -> tuple[Image.Image, Objects]:
+def coloured(size: tuple[int, int]) -> tuple[Image.Image, Instances]:
     """Two rectangles in pure colours, so that pixels tell where the objects are."""
     height, width = size
     pixels = np.zeros((height, width, 3), dtype=np.uint8)
@@ -31,11 +31,11 @@ def coloured(size: tuple[int, int]) -> tuple[Image.Image, Objects]:
     for number, (left, top, right, bottom) in enumerate(boxes.astype(int)):
         pixels[top:bottom, left:right, number] = 255
         masks[number, top:bottom, left:right] = True
-    found = Objects(
+    found = Instances(
         size, boxes.astype(np.float32), np.array([0, 1]), np.zeros(2, dtype=bool), masks.sum((1, 2)).astype(np.float32)
     )
     outlines = [np.array([[x1, y1], [x2, y1], [x2, y2], [x1, y2]], dtype=np.float32) for x1, y1, x2, y2 in boxes]
-    return Image.fromarray(pixels), Objects(
+    return Image.fromarray(pixels), Instances(
         *[getattr(found, k) for k in ("size", "boxes", "labels", "crowd", "area")],
         [[outlines[0]], encode_masks(masks[1:])[0]],
     )
@@ -148,7 +148,7 @@ def test_parts_that_one_class_fills_are_drawn_again() -> None:
 def test_objects_of_one_pixel_survive_or_vanish_without_a_crash() -> None:
     box = np.array([[30.0, 20, 31, 21]], dtype=np.float32)
     ring = [np.array([[30, 20], [31, 20], [31, 21], [30, 21]], dtype=np.float32)]
-    one = Objects((64, 64), box, np.array([0]), np.array([False]), np.array([1.0], dtype=np.float32), [ring])
+    one = Instances((64, 64), box, np.array([0]), np.array([False]), np.array([1.0], dtype=np.float32), [ring])
     for side, count in ((128, 1), (64, 1), (16, 0)):
         augment = SceneAugmentation(SceneAugment(flip=0), SceneInput(side))
         seed_draws(0)
@@ -189,8 +189,8 @@ def test_masks_are_enlarged_as_torch_does_it(original: tuple[int, int]) -> None:
     masks[1, :10] = False
     masks[2] = False
     large = torch.nn.functional.interpolate(masks[None, :, :24, :40].float(), size=original, mode="bilinear")[0]
-    from nearsight.data.dense.instances import decode_masks
     from nearsight.data.dense.transforms import restore_masks
+    from nearsight.data.instances import decode_masks
 
     found = decode_masks(restore_masks(masks, (24, 40), original), original)
     differs = found != (large > 0.5).numpy()

@@ -8,10 +8,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..instances import Instances
 from ..loader import Batches, Draw, leave_signals_to_others, seed_draws
-from ..samples import BadImage, Split, Subset
-from .instances import Objects
-from .samples import Scenes
+from ..samples import BadImage, Split
 from .transforms import NOT_COUNTED, Annotation, SceneAugmentation, SceneInput, Size
 
 
@@ -89,17 +88,8 @@ class EvalScenes(Dataset[Item | BadImage]):
             image, annotation, original = read_scene(self.split, index, self.input.enough())
         except BadImage as error:
             return error
-        target = annotation.truth() if isinstance(annotation, Objects) else torch.from_numpy(annotation)
+        target = annotation.truth() if isinstance(annotation, Instances) else torch.from_numpy(annotation)
         return Item(self.input.prepare(image, original), target, index, {}, original)
-
-
-def scene_at(split: Split, index: int) -> tuple[Scenes, int]:
-    """The scenes that a split takes an image from, and its number there."""
-    if isinstance(split, Subset):
-        return scene_at(split.whole, int(split.indices[index]))
-    if not isinstance(split, Scenes):
-        raise ValueError(f"{split.name(index)} has a label, but no objects or regions.")
-    return split, index
 
 
 def read_scene(split: Split, index: int, enough: int | None = None) -> tuple[Image.Image, Annotation, Size]:
@@ -108,9 +98,8 @@ def read_scene(split: Split, index: int, enough: int | None = None) -> tuple[Ima
     Raises:
         BadImage: The image or its annotation can't be read, or they don't belong together.
     """
-    scenes, number = scene_at(split, index)
-    image, size = scenes.read(number, enough), scenes.size(number)
-    return image, scenes.annotation(number, size), size
+    image, size = split.read(index, enough), split.size(index)
+    return image, split.annotation(index, size), size
 
 
 def collate_scenes(items: list[Item | BadImage], divisor: int, training: bool) -> SceneBatch:

@@ -16,9 +16,8 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as change
 
+from ..instances import Instances, encode_block
 from ..transforms import chance, to_tensor
-from .instances import Objects
-from .rle import encode_block
 
 if TYPE_CHECKING:
     from ...config.recipe import SceneAugment
@@ -91,7 +90,7 @@ NOT_COUNTED = 255
 SMALLEST = 0.5  # sides of a box in pixels, below which nothing is left of an object
 TRIES = 10  # to find a part that no class fills
 
-Annotation = Objects | NDArray[np.uint8]
+Annotation = Instances | NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -301,7 +300,7 @@ class SceneAugmentation:
 def resized(image: Image.Image, annotation: Annotation, size: Size) -> dict[str, Any]:
     """The image and what is in it at a size; outlines are filled at that size, not before."""
     view: dict[str, Any] = {"image": tv_tensors.Image(to_tensor(resize_image(image, size)))}
-    if not isinstance(annotation, Objects):
+    if not isinstance(annotation, Instances):
         return {**view, "map": tv_tensors.Mask(torch.from_numpy(resize_map(annotation, size)))}
     target = annotation.resized(size).target()
     view["boxes"] = tv_tensors.BoundingBoxes(target["boxes"], format="XYXY", canvas_size=size)
@@ -328,7 +327,7 @@ def change_size(view: dict[str, Any], size: Size) -> dict[str, Any]:
 def unwrap(view: dict[str, Any], annotation: Annotation) -> tuple[Tensor, Any]:
     """The view as plain tensors; objects of which nothing is left are left out."""
     image = view["image"].as_subclass(Tensor)
-    if not isinstance(annotation, Objects):
+    if not isinstance(annotation, Instances):
         return image, view["map"].as_subclass(Tensor)
     height, width = view_size(view)
     boxes = view["boxes"].as_subclass(Tensor)

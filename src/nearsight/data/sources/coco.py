@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..dense.instances import Shape
-from ..dense.locate import locate_images, split_of
-from ..dense.rle import read_runs
-from ..dense.samples import BACKGROUND, NOT_COUNTED, Annotated
-from ..file_system import Tree, join, stem
+from ..annotations import BACKGROUND, IGNORE_INDEX, InstanceList
+from ..file_system import FileSystem, join, locate_images, split_of, stem
+from ..instances import Shape, read_rle
 from ..samples import BadImage, Data
 
 KEYS = (b'"images"', b'"annotations"', b'"categories"')
@@ -22,7 +20,7 @@ MANY = 20  # .json files in a folder that are not looked into: they are one for 
 PREFERRED = "instances"
 
 
-def find_coco(tree: Tree) -> dict[str, str]:
+def find_coco(fs: FileSystem) -> dict[str, str]:
     """Paths of COCO's files, by split; none if there are none.
 
     They are looked for in the root, in `annotations`, and in the folders of splits.
@@ -30,8 +28,8 @@ def find_coco(tree: Tree) -> dict[str, str]:
     Raises:
         ValueError: Several are for one split.
     """
-    folders = ["", *(name for name in tree.folders() if name.casefold() in ("annotations", "labels") or split_of(name))]
-    found = [path for folder in folders for path in coco_files(tree, folder)]
+    folders = ["", *(name for name in fs.folders() if name.casefold() in ("annotations", "labels") or split_of(name))]
+    found = [path for folder in folders for path in coco_files(fs, folder)]
     instances = [path for path in found if stem(path).startswith(PREFERRED)]
     found = instances or found
     splits: dict[str, str] = {}
@@ -39,20 +37,20 @@ def find_coco(tree: Tree) -> dict[str, str]:
         split = split_of(stem(path)) or split_of(path.rpartition("/")[0]) or "train"
         if split in splits:
             raise ValueError(
-                f"{tree.title} has two files of annotations for {split}: {splits[split]} and {path}; name one of them "
-                f"as the data, such as {join(tree.title, path)}."
+                f"{fs.title} has two files of annotations for {split}: {splits[split]} and {path}; name one of them "
+                f"as the data, such as {join(fs.title, path)}."
             )
         splits[split] = path
     return splits
 
 
-def coco_files(tree: Tree, folder: str) -> list[str]:
+def coco_files(fs: FileSystem, folder: str) -> list[str]:
     """Files of a folder that hold images, annotations and categories."""
-    names = [name for name in tree.files(folder) if name.lower().endswith(".json")]
+    names = [name for name in fs.files(folder) if name.lower().endswith(".json")]
     if len(names) > MANY:
         return []
     paths = [join(folder, name) for name in names if not name.startswith(OTHERS)]
-    return [path for path in paths if is_coco(tree.read(path))]
+    return [path for path in paths if is_coco(fs.read(path))]
 
 
 def is_coco(content: bytes) -> bool:
@@ -60,11 +58,11 @@ def is_coco(content: bytes) -> bool:
     return all(key in content for key in KEYS)
 
 
-def open_coco(tree: Tree, files: Mapping[str, str], task: str, background: bool | None) -> Data:
+def open_coco(fs: FileSystem, files: Mapping[str, str], task: str, background: bool | None) -> Data:
     """Scenes of COCO's files.
 
     Args:
-        tree: Where images and files are.
+        fs: Where images and files are.
         files: Paths of the files by split.
         task: `detect` or `segment`.
         background: For `segment`, whether pixels without an object are a class; None: they are.
@@ -73,14 +71,14 @@ def open_coco(tree: Tree, files: Mapping[str, str], task: str, background: bool 
         ValueError: A file is not what COCO's files are, or images are missing.
     """
     with no_collection():
-        contents = {split: load_json(tree, path) for split, path in files.items()}
-        names = category_names(tree.title, contents)
+        contents = {split: load_json(fs, path) for split, path in files.items()}
+        names = category_names(fs.title, contents)
         read = {
-            split: read_annotations(tree, files[split], split, contents.pop(split), by_id)
+            split: read_annotations(fs, files[split], split, contents.pop(split), by_id)
             for split, by_id in names.items()
         }
     classes = tuple(dict.fromkeys(name for by_id in names.values() for name in by_id.values()))
-    return assemble(tree, "coco", read, classes, task, background)
+    return assemble(fs, "coco", read, classes, task, background)
 
 
 @contextmanager
@@ -96,35 +94,40 @@ def no_collection() -> Iterator[None]:
 
 
 def assemble(
-    tree: Tree, kind: str, read: Mapping[str, Annotated], classes: tuple[str, ...], task: str, background: bool | None
+    fs: FileSystem,
+    kind: str,
+    read: Mapping[str, InstanceList],
+    classes: tuple[str, ...],
+    task: str,
+    background: bool | None,
 ) -> Data:
     """The data of annotated objects, as the task needs them."""
     if not classes:
-        raise ValueError(f"The annotations in {tree.title} name no classes.")
+        raise ValueError(f"The annotations in {fs.title} name no classes.")
     if not any(annotated.paths for annotated in read.values()):
-        raise ValueError(f"The annotations in {tree.title} name no images.")
+        raise ValueError(f"The annotations in {fs.title} name no images.")
     with_background = task == "segment" and background is not False
     numbers = {name: number for number, name in enumerate(classes)}
-    splits = {split: annotated.scenes(tree, numbers, task, with_background) for split, annotated in read.items()}
-    outlined = all(scenes.outlined for scenes in splits.values() if len(scenes.kinds))
-    if task == "segment" and not outlined:
+    splits = {split: annotated.scenes(fs, numbers, task, with_background) for split, annotated in read.items()}
+    has_masks = all(scenes.has_masks for scenes in splits.values() if len(scenes.kinds))
+    if task == "segment" and not has_masks:
         raise ValueError(
-            f"The objects in {tree.title} have boxes, but not all have masks, without which there is nothing to learn "
+            f"The objects in {fs.title} have boxes, but not all have masks, without which there is nothing to learn "
             "segmentation from; use the task detect."
         )
-    if task == "segment" and len(classes) + with_background > NOT_COUNTED:
-        raise ValueError(f"{tree.title} has {len(classes)} classes; at most {NOT_COUNTED} can be told apart in a map.")
+    if task == "segment" and len(classes) + with_background > IGNORE_INDEX:
+        raise ValueError(f"{fs.title} has {len(classes)} classes; at most {IGNORE_INDEX} can be told apart in a map.")
     for scenes in splits.values():
-        scenes.outlined, scenes.masks = outlined, outlined and task == "detect"
+        scenes.has_masks, scenes.masks = has_masks, has_masks and task == "detect"
     titles = (BACKGROUND, *classes) if with_background else classes
-    return Data(tree.title, kind, titles, **splits)
+    return Data(fs.title, kind, titles, **splits)
 
 
-def load_json(tree: Tree, path: str) -> dict[str, Any]:
+def load_json(fs: FileSystem, path: str) -> dict[str, Any]:
     """The content of a COCO file, with its three lists."""
-    place = join(tree.title, path)
+    place = join(fs.title, path)
     try:
-        content = json.loads(tree.read(path))
+        content = json.loads(fs.read(path))
     except BadImage as error:
         raise ValueError(f"{place} can't be read: {error.reason}.") from None
     except (ValueError, RecursionError) as error:
@@ -154,31 +157,33 @@ def category_names(source: str, contents: Mapping[str, dict[str, Any]]) -> dict[
     return names
 
 
-def read_annotations(tree: Tree, path: str, split: str, content: dict[str, Any], names: Mapping[Any, str]) -> Annotated:
-    """Images and objects of a file; entries that can't be used are noted as flaws."""
-    annotated = Annotated()
+def read_annotations(
+    fs: FileSystem, path: str, split: str, content: dict[str, Any], names: Mapping[Any, str]
+) -> InstanceList:
+    """Images and objects of a file; entries that can't be used are noted as issues."""
+    annotated = InstanceList()
     entries = content.pop("images")
     for entry in entries:
         if plain_id(entry.get("id")) is None or not isinstance(entry.get("file_name"), str):
-            raise ValueError(f"{join(tree.title, path)} has an image without id or file_name: {shown(entry)}.")
-    files = locate_images(tree, path.rpartition("/")[0], [entry["file_name"] for entry in entries], split)
+            raise ValueError(f"{join(fs.title, path)} has an image without id or file_name: {shown(entry)}.")
+    files = locate_images(fs, path.rpartition("/")[0], [entry["file_name"] for entry in entries], split)
     places: dict[Any, int] = {}
     known: dict[str, int] = {}
     for entry, file in zip(entries, files, strict=True):
         number = plain_id(entry["id"])
         if file in known:
-            annotated.flaws.note("image listed more than once", file)
+            annotated.issues.note("image listed more than once", file)
             places.setdefault(number, known[file])
             continue
         if number in places:
-            annotated.flaws.note("image with the id of another", file)
+            annotated.issues.note("image with the id of another", file)
             continue
         known[file] = places[number] = len(annotated.paths)
         annotated.paths.append(file)
         size = whole(entry.get("height")), whole(entry.get("width"))
         annotated.sizes.append(size if all(size) else (0, 0))
     add_objects(annotated, content.pop("annotations"), places, names)
-    annotated.flaws.notes += gap_notes(names)
+    annotated.issues.notes += gap_notes(names)
     return annotated
 
 
@@ -207,28 +212,28 @@ def gap_notes(names: Mapping[Any, str]) -> list[str]:
 
 
 def add_objects(
-    annotated: Annotated, entries: Iterable[dict[str, Any]], places: Mapping[Any, int], names: Mapping[Any, str]
+    annotated: InstanceList, entries: Iterable[dict[str, Any]], places: Mapping[Any, int], names: Mapping[Any, str]
 ) -> None:
     """Take the objects that have an image, a class and a box."""
-    flaws = annotated.flaws
+    issues = annotated.issues
     for entry in entries:
         number = entry.get("id", "without id")
         place = places.get(plain_id(entry.get("image_id")))
         if place is None:
-            flaws.note("annotation without an image", f"annotation {number} of image {entry.get('image_id')}")
+            issues.note("annotation without an image", f"annotation {number} of image {entry.get('image_id')}")
             continue
         image = annotated.paths[place]
         name = names.get(plain_id(entry.get("category_id")))
         if name is None:
-            flaws.note("annotation of an unknown category", f"{image}: category {entry.get('category_id')}")
+            issues.note("annotation of an unknown category", f"{image}: category {entry.get('category_id')}")
             continue
         shape = read_shape(entry.get("segmentation"))
         box = read_box(entry.get("bbox"), shape)
         if box is None:
-            flaws.note("box without four numbers", f"{image}: {shown(entry.get('bbox'))}")
+            issues.note("box without four numbers", f"{image}: {shown(entry.get('bbox'))}")
             continue
         if shape is None and entry.get("segmentation"):
-            flaws.note("mask that can't be read", f"{image}: annotation {number}")
+            issues.note("mask that can't be read", f"{image}: annotation {number}")
         area = entry.get("area")
         size = float(area) if isinstance(area, (int, float)) and math.isfinite(area) and area > 0 else math.nan
         annotated.add(place, box, name, bool(entry.get("iscrowd", 0)), size, shape)
@@ -248,7 +253,7 @@ def read_box(values: Any, shape: Shape | None) -> list[float] | None:
 def read_shape(value: Any) -> Shape | None:
     """A mask in one of COCO's forms: polygons, or run lengths as a list or as a text."""
     if isinstance(value, dict):
-        return read_runs(value)
+        return read_rle(value)
     if not isinstance(value, list) or not value:
         return None
     rings = value if isinstance(value[0], list) else [value]

@@ -2,28 +2,18 @@
 
 import itertools
 import os
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from ..file_system import SPLITS, named_split, visible_folders, walk
 from ..image import Files, is_image_name
 from ..labels import shorten
 from ..names import natural_key
 from ..samples import Data
 
-SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
-}
-IGNORED = ("__MACOSX",)
 USUAL = (".jpg", ".png", ".webp", ".tif")
 
 
@@ -75,17 +65,6 @@ def split_folders(folder: Path) -> dict[str, Path]:
     if not any(place.name.casefold() in SPLITS for place in found.values()) and ("train" not in found or others):
         return {}
     return {split: found[split] for split in ("train", "val", "test") if split in found}
-
-
-def named_split(name: str) -> str | None:
-    """The split that a folder is called after, by its whole name or by a word of it.
-
-    Example:
-        >>> [named_split(name) for name in ("Validation", "seg_train", "test1", "strain", "train_or_test")]
-        ['val', 'train', 'test', None, None]
-    """
-    told = {SPLITS[word] for word in re.findall("[a-z]+", name.casefold()) if word in SPLITS}
-    return told.pop() if len(told) == 1 else None
 
 
 def passed_over(folder: Path, places: dict[str, Path]) -> dict[str, int]:
@@ -167,31 +146,3 @@ def scan_classes(folder: Path) -> dict[str, list[str]]:
     """Paths of the images of each class, relative to the folder, in natural order."""
     names = sorted((entry.name for entry in visible_folders(folder)), key=natural_key)
     return {name: sorted(walk(os.path.join(folder, name), f"{name}/", set()), key=natural_key) for name in names}
-
-
-def walk(folder: str, prefix: str, links: set[str]) -> Iterator[str]:
-    """Paths of all images below a folder."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if is_hidden(entry.name):
-                continue
-            if entry.is_dir():
-                if entry.is_symlink():  # a link may lead back to where it came from
-                    target = os.path.realpath(entry.path)
-                    if target in links or f"{os.path.realpath(folder)}{os.sep}".startswith(target + os.sep):
-                        continue
-                    links.add(target)
-                yield from walk(entry.path, f"{prefix}{entry.name}/", links)
-            elif is_image_name(entry.name):
-                yield f"{prefix}{entry.name}"
-
-
-def visible_folders(folder: str | Path) -> Iterator[os.DirEntry[str]]:
-    """The folders directly inside a folder that somebody made on purpose."""
-    with os.scandir(folder) as entries:
-        yield from (entry for entry in entries if entry.is_dir() and not is_hidden(entry.name))
-
-
-def is_hidden(name: str) -> bool:
-    """Whether a name is one that file managers hide or leave behind."""
-    return name.startswith(".") or name in IGNORED

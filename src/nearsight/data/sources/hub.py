@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..file_system import SPLITS
 from ..image import decode, read_file
 from ..labels import number_labels, shorten
 from ..samples import BadImage, Data, Split
-from .folder import SPLITS
 from .table import COMMON
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Find images and their masks by how folders and files are called."""
+"""Semantic segmentation: images beside masks, found by how folders and files are called."""
 
 import re
 from collections import Counter
@@ -9,11 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...console import tracked
-from ..dense.label_map import ClassTable, Coding, is_coloured, make_coding, read_mask
-from ..dense.locate import split_of
-from ..dense.samples import FileScenes, Flaws, Pictures, spell
-from ..file_system import Tree, join
+from ..annotations import AnnotationIssues, FileDenseSplit, ImageFiles, spell_size
+from ..file_system import FileSystem, join, split_of, stem
 from ..image import is_image_name
+from ..label_map import (
+    IGNORE_INDEX,
+    LabelMap,
+    LabelMapFile,
+    find_label_map_file,
+    is_coloured,
+    make_label_map,
+    read_mask,
+)
 from ..names import Names
 from ..samples import BadImage, Data
 
@@ -44,80 +51,78 @@ class Pairs:
 
     images: list[str] = field(default_factory=list)
     masks: list[str] = field(default_factory=list)
-    flaws: Flaws = field(default_factory=Flaws)
+    issues: AnnotationIssues = field(default_factory=AnnotationIssues)
 
 
-def find_pairs(tree: Tree) -> dict[str, Pairs]:
+def find_pairs(fs: FileSystem) -> dict[str, Pairs]:
     """Images and masks by split; none if the layout is none of these.
 
     `images/` beside `masks/`, either inside folders of splits or with such folders inside; `train/` beside
     `train_labels/`; or masks beside their images, with an ending such as `_mask`.
     """
     for layout in (folders_inside_splits, folders_of_splits, splits_inside_folders, named_after, beside_images):
-        found = {split: pairs for split, pairs in layout(tree).items() if pairs.images}
+        found = {split: pairs for split, pairs in layout(fs).items() if pairs.images}
         if found:
             return {split: found[split] for split in ("train", "val", "test") if split in found}
     return {}
 
 
-def folders_inside_splits(tree: Tree) -> dict[str, Pairs]:
+def folders_inside_splits(fs: FileSystem) -> dict[str, Pairs]:
     """`train/images/1.jpg` and `train/masks/1.png`."""
     found: dict[str, Pairs] = {}
-    for name in tree.folders():
+    for name in fs.folders():
         split = split_of(name)
-        both = both_folders(tree, name)
+        both = both_folders(fs, name)
         if split is not None and both is not None:
-            found[split] = match(tree.images(both[0]), tree.images(both[1]), *both)
+            found[split] = match(fs.images(both[0]), fs.images(both[1]), *both)
     return found
 
 
-def folders_of_splits(tree: Tree) -> dict[str, Pairs]:
+def folders_of_splits(fs: FileSystem) -> dict[str, Pairs]:
     """`train_images/1.jpg` and `train_masks/1.png`."""
     found: dict[str, Pairs] = {}
     for split in ("train", "val", "test"):
-        both = both_folders(tree, "", split)
+        both = both_folders(fs, "", split)
         if both is not None:
-            found[split] = match(tree.images(both[0]), tree.images(both[1]), *both)
+            found[split] = match(fs.images(both[0]), fs.images(both[1]), *both)
     return found
 
 
-def splits_inside_folders(tree: Tree) -> dict[str, Pairs]:
+def splits_inside_folders(fs: FileSystem) -> dict[str, Pairs]:
     """`images/train/1.jpg` and `masks/train/1.png`, or `images/1.jpg` and `masks/1.png`."""
-    both = both_folders(tree, "")
+    both = both_folders(fs, "")
     if both is None:
         return {}
     images, masks = both
-    inside = {split_of(name): name for name in tree.folders(images)}
+    inside = {split_of(name): name for name in fs.folders(images)}
     found: dict[str, Pairs] = {}
     for split, name in inside.items():
-        other = next(
-            (folder for folder in tree.folders(masks) if split is not None and split_of(folder) == split), None
-        )
+        other = next((folder for folder in fs.folders(masks) if split is not None and split_of(folder) == split), None)
         if split is not None and other is not None:
             here, there = join(images, name), join(masks, other)
-            found[split] = match(tree.images(here), tree.images(there), here, there)
-    return found or {"train": match(tree.images(images), tree.images(masks), images, masks)}
+            found[split] = match(fs.images(here), fs.images(there), here, there)
+    return found or {"train": match(fs.images(images), fs.images(masks), images, masks)}
 
 
-def named_after(tree: Tree) -> dict[str, Pairs]:
+def named_after(fs: FileSystem) -> dict[str, Pairs]:
     """`train/1.jpg` and `train_labels/1.png`."""
     found: dict[str, Pairs] = {}
-    names = {name.casefold(): name for name in tree.folders()}
+    names = {name.casefold(): name for name in fs.folders()}
     for low, name in names.items():
         mask = next((names[low + suffix] for suffix in MASK_SUFFIXES if low + suffix in names), None)
         if mask is not None:
-            pairs = match(tree.images(name), tree.images(mask), name, mask)
+            pairs = match(fs.images(name), fs.images(mask), name, mask)
             if pairs.images:
                 found[split_of(name) or "train"] = pairs
     return found
 
 
-def beside_images(tree: Tree) -> dict[str, Pairs]:
+def beside_images(fs: FileSystem) -> dict[str, Pairs]:
     """`1.jpg` and `1_mask.png` in one folder."""
     found: dict[str, Pairs] = {}
-    folders = {name: split_of(name) for name in tree.folders() if split_of(name)} or {"": "train"}
+    folders = {name: split_of(name) for name in fs.folders() if split_of(name)} or {"": "train"}
     for folder, split in folders.items():
-        paths = [join(folder, name) for name in tree.files(folder) if is_image_name(name)]
+        paths = [join(folder, name) for name in fs.files(folder) if is_image_name(name)]
         masks = [path for path in paths if MASK_END.search(path.rpartition(".")[0].casefold())]
         images = [path for path in paths if path not in set(masks)]
         if masks and split is not None:
@@ -125,18 +130,18 @@ def beside_images(tree: Tree) -> dict[str, Pairs]:
     return found
 
 
-def both_folders(tree: Tree, base: str, split: str | None = None) -> tuple[str, str] | None:
+def both_folders(fs: FileSystem, base: str, split: str | None = None) -> tuple[str, str] | None:
     """The folder of images and the folder of masks inside a folder; None if one is missing.
 
     Args:
-        tree: Where to look.
+        fs: Where to look.
         base: The folder.
         split: Only folders whose names speak of it; None for all.
     """
-    names = [name for name in tree.folders(base) if split is None or split_of(name) == split]
+    names = [name for name in fs.folders(base) if split is None or split_of(name) == split]
     if len(names) > MANY_FOLDERS:
         return None  # these are classes
-    masks = [name for name in by_likeness(names, MASK_FOLDERS, MASK_WORD) if holds_images(tree, join(base, name))]
+    masks = [name for name in by_likeness(names, MASK_FOLDERS, MASK_WORD) if holds_images(fs, join(base, name))]
     images = [name for name in by_likeness(names, IMAGE_FOLDERS, IMAGE_WORD) if name not in masks[:1]]
     return (join(base, images[0]), join(base, masks[0])) if images and masks else None
 
@@ -148,9 +153,9 @@ def by_likeness(names: Sequence[str], usual: Sequence[str], word: re.Pattern[str
     return exact + [name for low, name in spelled.items() if name not in exact and word.search(low)]
 
 
-def holds_images(tree: Tree, folder: str) -> bool:
+def holds_images(fs: FileSystem, folder: str) -> bool:
     """Whether there are images below a folder."""
-    return any(map(is_image_name, tree.below(folder)))
+    return any(map(is_image_name, fs.below(folder)))
 
 
 def match(images: Iterable[str], masks: Iterable[str], image_root: str, mask_root: str) -> Pairs:
@@ -173,12 +178,12 @@ def match(images: Iterable[str], masks: Iterable[str], image_root: str, mask_roo
         short = IMAGE_END.sub("", key)
         found = by_path.get(key) or by_path.get(short) or by_name.get(short.rpartition("/")[2])
         if found is None:
-            pairs.flaws.note("image without a mask", image)
+            pairs.issues.note("image without a mask", image)
         else:
             pairs.images.append(image)
             pairs.masks.append(found)
     for mask in sorted(set(by_path.values()) - set(pairs.masks)):
-        pairs.flaws.note("mask without an image", mask)
+        pairs.issues.note("mask without an image", mask)
     return pairs if len(pairs.images) >= MATCHED * len(pictures) else Pairs()
 
 
@@ -192,66 +197,66 @@ MANY = 500  # masks from which on looking at all of them shows progress
 
 
 @dataclass(frozen=True)
-class MaskLook:
+class MaskPixels:
     """What a check wants to know of a mask: height and width, and how many pixels have each code."""
 
     size: tuple[int, ...]
     codes: dict[int, int]
 
 
-class MaskScenes(FileScenes):
+class MaskSplit(FileDenseSplit):
     """Images with masks.
 
     Args:
         pictures: The images.
         masks: Paths of their masks.
-        coding: What the values of masks mean.
-        flaws: What was found wrong.
+        label_map: What the values of masks mean.
+        issues: What was found wrong.
     """
 
     task = "segment"
 
-    def __init__(self, pictures: Pictures, masks: Sequence[str], coding: Coding, flaws: Flaws):
-        self.pictures, self.mask_paths, self.coding, self.flaws = pictures, Names(masks), coding, flaws
+    def __init__(self, pictures: ImageFiles, masks: Sequence[str], label_map: LabelMap, issues: AnnotationIssues):
+        self.pictures, self.mask_paths, self.label_map, self.issues = pictures, Names(masks), label_map, issues
         self.labels = np.zeros(len(pictures), dtype=np.int64)
 
     def codes(self, index: int) -> NDArray[np.int64]:
         """The codes of the mask's pixels `[H, W]`, as they are in its file."""
         path = self.mask_paths[index]
         try:
-            return read_mask(path, self.pictures.tree.read(path), self.coding.colours)
+            return read_mask(path, self.pictures.fs.read(path), self.label_map.colours)
         except BadImage as error:
             raise BadImage(self.name(index), f"its mask {path} can't be used: {error.reason}") from None
 
-    def inspect(self, index: int) -> "MaskLook | str":
+    def inspect(self, index: int) -> "MaskPixels | str":
         """The mask's size and codes, or why it can't be read."""
         try:
             codes = self.codes(index)
         except BadImage as error:
             return error.reason
         values, counts = np.unique(codes, return_counts=True)
-        return MaskLook(codes.shape, dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        return MaskPixels(codes.shape, dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
     def annotation(self, index: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
         codes, size = self.codes(index), size or self.size(index)
         if codes.shape != size:
             raise BadImage(
-                self.name(index), f"its mask has {spell(codes.shape)} pixels, but the image has {spell(size)}"
+                self.name(index), f"its mask has {spell_size(codes.shape)} pixels, but the image has {spell_size(size)}"
             )
-        return self.coding.apply(codes)
+        return self.label_map.apply(codes)
 
 
 def open_masks(
-    tree: Tree,
+    fs: FileSystem,
     pairs: Mapping[str, Pairs],
-    table: ClassTable | None,
+    table: LabelMapFile | None,
     ignore: Sequence[str] | None,
     background: bool | None,
 ) -> Data:
     """Scenes of images and masks.
 
     Args:
-        tree: Where they are.
+        fs: Where they are.
         pairs: Paths of images and masks by split.
         table: Names of the classes, if a table says them.
         ignore: Values or classes that are not counted; None for what is usual.
@@ -259,31 +264,115 @@ def open_masks(
     """
     masks = [mask for found in pairs.values() for mask in found.masks]
     sample = masks[:: max(1, len(masks) // SAMPLE)][:SAMPLE]
-    colours = any(is_coloured(tree.read(mask), table) for mask in sample)
+    colours = any(is_coloured(fs.read(mask), table) for mask in sample)
     looked_at = sample if table is not None else masks
-    present = {} if colours else count_codes(tree, looked_at)
-    coding = make_coding(tree.title, table, present, colours, ignore, background)
-    return assemble_masks(tree, pairs, coding)
+    present = {} if colours else count_codes(fs, looked_at)
+    label_map = make_label_map(fs.title, table, present, colours, ignore, background)
+    return assemble_masks(fs, pairs, label_map)
 
 
-def assemble_masks(tree: Tree, pairs: Mapping[str, Pairs], coding: Coding) -> Data:
-    """The data of images and masks with a known coding."""
+def assemble_masks(fs: FileSystem, pairs: Mapping[str, Pairs], label_map: LabelMap) -> Data:
+    """The data of images and masks with a known label_map."""
     splits = {
-        split: MaskScenes(Pictures(tree, found.images), found.masks, coding, found.flaws)
+        split: MaskSplit(ImageFiles(fs, found.images), found.masks, label_map, found.issues)
         for split, found in pairs.items()
     }
-    return Data(tree.title, "masks", coding.classes, **splits)
+    return Data(fs.title, "masks", label_map.classes, **splits)
 
 
-def count_codes(tree: Tree, masks: Sequence[str]) -> dict[int, int]:
+def count_codes(fs: FileSystem, masks: Sequence[str]) -> dict[int, int]:
     """Values in masks, and how many pixels have them; what can't be read is left to a check."""
     counts: Counter[int] = Counter()
     listed: Iterable[str] = tracked(masks, f"Looking at {len(masks):,} masks") if len(masks) > MANY else masks
     for path in listed:
         try:
-            codes = read_mask(path, tree.read(path), colours=False)
+            codes = read_mask(path, fs.read(path), colours=False)
         except BadImage:
             continue
         values, numbers = np.unique(codes, return_counts=True)
         counts.update(dict(zip(values.tolist(), numbers.tolist(), strict=True)))
     return dict(counts)
+
+
+# Cityscapes: values of the 19 classes that are evaluated, in labelIds files; labelTrainIds count them from 0.
+CITY_VALUES = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
+CITY_CLASSES = (
+    *("road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign", "vegetation"),
+    *("terrain", "sky", "person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle"),
+)
+CITY_FILES = ("_labeltrainids.png", "_labelids.png")  # in the order of preference
+
+VOC_CLASSES = (
+    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+
+
+def open_cityscapes(fs: FileSystem) -> Data | None:
+    """`leftImg8bit/train/CITY/..._leftImg8bit.png` with `gtFine/train/CITY/..._gtFine_labelIds.png`."""
+    images, masks = fs.find("leftImg8bit"), fs.find("gtFine") or fs.find("gtCoarse")
+    if images is None or masks is None:
+        return None
+    names = {split_of(name): name for name in fs.folders(images)}
+    listed = {split: fs.images(join(masks, name)) for split, name in names.items()}
+    ending = next(
+        (end for end in CITY_FILES if any(p.lower().endswith(end) for ps in listed.values() for p in ps)), None
+    )
+    if ending is None:
+        return None
+    pairs = {}
+    for split in ("train", "val", "test"):
+        if split in names:
+            here, there = join(images, names[split]), join(masks, names[split])
+            ours = [path for path in listed[split] if path.lower().endswith(ending)]
+            pairs[split] = match(fs.images(here), ours, here, there)
+    values = tuple(range(len(CITY_VALUES))) if ending == CITY_FILES[0] else CITY_VALUES
+    known = (*values, IGNORE_INDEX) if ending == CITY_FILES[0] else range(34)  # the other values are not evaluated
+    numbers = [values.index(value) if value in values else IGNORE_INDEX for value in known]
+    label_map = LabelMap(np.array(known), np.array(numbers, dtype=np.uint8), False, CITY_CLASSES)
+    return assemble_masks(fs, {split: found for split, found in pairs.items() if found.images}, label_map)
+
+
+def is_ade(fs: FileSystem) -> bool:
+    """Whether the folder is ADE20K's: values count from 1, and 0 stands for everything else."""
+    telling = any(fs.find(name) is not None for name in ("objectInfo150.txt", "sceneCategories.txt"))
+    folders = all(fs.find("training", name) is not None for name in ("images", "annotations"))
+    return folders and (telling or "ade" in fs.title.rstrip("/").rpartition("/")[2].lower())
+
+
+def open_voc_masks(fs: FileSystem, ignore: Sequence[str] | None, background: bool | None) -> Data | None:
+    """`JPEGImages` with `SegmentationClass`, divided by the lists in `ImageSets/Segmentation`."""
+    images, masks = fs.find("JPEGImages"), fs.find("SegmentationClass")
+    if images is None or masks is None:
+        return None
+    whole = match(fs.images(images), fs.images(masks), images, masks)
+    if not whole.masks:  # only some of VOC's images have masks: they are found from the masks
+        whole = match_all(fs.images(images), fs.images(masks))
+    folder = fs.find("Segmentation", fs.find("ImageSets") or "")
+    lists = {
+        name: list_of(fs, join(folder, f"{name}.txt"))
+        for name in ("train", "val", "test")
+        if folder and fs.has(join(folder, f"{name}.txt"))
+    }
+    pairs = {name: chosen(whole, wanted) for name, wanted in lists.items()} or {"train": whole}
+    table = find_label_map_file(fs) or LabelMapFile("VOC", VOC_CLASSES)
+    return open_masks(fs, {name: found for name, found in pairs.items() if found.images}, table, ignore, background)
+
+
+def match_all(images: Sequence[str], masks: Sequence[str]) -> Pairs:
+    """Every mask with the image of its name."""
+    by_stem = {stem(path): path for path in images}
+    both = [(by_stem[stem(mask)], mask) for mask in masks if stem(mask) in by_stem]
+    return Pairs([image for image, _ in both], [mask for _, mask in both])
+
+
+def list_of(fs: FileSystem, path: str) -> set[str]:
+    """The names that a list of images begins its lines with."""
+    lines = fs.read(path).decode("utf-8", "replace").splitlines()
+    return {line.split()[0] for line in lines if line.split()}
+
+
+def chosen(whole: Pairs, names: set[str]) -> Pairs:
+    """The pairs of some names."""
+    both = [(i, m) for i, m in zip(whole.images, whole.masks, strict=True) if stem(i) in names]
+    return Pairs([image for image, _ in both], [mask for _, mask in both])

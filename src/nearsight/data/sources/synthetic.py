@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...console import tracked
-from ..dense.instances import Objects, Rle, encode_masks
-from ..dense.samples import BACKGROUND, Flaws, Scenes, rarest_labels
+from ..annotations import BACKGROUND, AnnotationIssues, DenseSplit, rarest_labels
 from ..formats import as_text, index_png
+from ..instances import Instances, Rle, encode_masks
 from ..samples import Data
 
 CLASSES = ("disc", "square", "triangle", "star", "ring", "cross")
@@ -78,7 +78,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Scene:
+class Drawing:
     """A picture of shapes.
 
     Attributes:
@@ -96,7 +96,7 @@ class Scene:
     area: NDArray[np.float32]
 
 
-def plan_scene(seed: int, number: int, size: int) -> Plan:
+def plan_image(seed: int, number: int, size: int) -> Plan:
     """Decide the format and the classes of a picture."""
     random = np.random.default_rng([seed, number])
     short = max(16, size * 3 // 4)
@@ -105,7 +105,7 @@ def plan_scene(seed: int, number: int, size: int) -> Plan:
     return Plan(format, random.choice(len(CLASSES), size=count, p=OFTEN).astype(np.int64))
 
 
-def make_scene(seed: int, number: int, size: int) -> Scene:
+def draw_image(seed: int, number: int, size: int) -> Drawing:
     """Draw a picture.
 
     Args:
@@ -118,7 +118,7 @@ def make_scene(seed: int, number: int, size: int) -> Scene:
         >>> scene.pixels.shape, len(scene.labels) == len(scene.boxes)
         ((64, 48, 3), True)
     """
-    plan = plan_scene(seed, number, size)
+    plan = plan_image(seed, number, size)
     random = np.random.default_rng([seed, number, 1])
     canvas = draw_ground(random, plan.size)
     labels: list[int] = []
@@ -136,7 +136,7 @@ def make_scene(seed: int, number: int, size: int) -> Scene:
     noise = random.normal(0, random.uniform(1, 8), (*plan.size, 3))
     pixels = (canvas + noise).clip(0, 255).astype(np.uint8)
     masks = owner == np.arange(len(labels))[:, None, None]
-    return Scene(
+    return Drawing(
         pixels,
         np.array(labels, dtype=np.int64),
         encode_masks(masks),
@@ -281,7 +281,7 @@ IMAGES, SIZE, SEED = 1200, 128, 0
 FIRST = {"train": 0, "val": 10**7, "test": 2 * 10**7}  # number of the first picture of each split
 
 
-class Shapes(Scenes):
+class Shapes(DenseSplit):
     """A split of pictures that are drawn when they are read, and then remembered.
 
     Args:
@@ -295,21 +295,21 @@ class Shapes(Scenes):
 
     def __init__(self, split: str, images: int, size: int, seed: int, task: str, background: bool = True):
         self.split, self.side, self.seed, self.task = split, size, seed, task
-        self.masks, self.flaws = task == "detect", Flaws()
+        self.masks, self.issues = task == "detect", AnnotationIssues()
         first = 1 if background else 0
         self.numbers, self.ground = (np.arange(len(CLASSES)) + first).astype(np.uint8), 0 if background else 255
-        kinds = [plan_scene(seed, FIRST[split] + number, size).kinds for number in range(images)]
+        kinds = [plan_image(seed, FIRST[split] + number, size).kinds for number in range(images)]
         starts = np.cumsum([0, *map(len, kinds)])
         self.labels = rarest_labels(starts, np.concatenate([*kinds, np.zeros(0, dtype=np.int64)]), len(CLASSES))
-        self._made: dict[int, Scene] = {}
+        self._made: dict[int, Drawing] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": {}}
 
-    def scene(self, index: int) -> Scene:
+    def scene(self, index: int) -> Drawing:
         """The picture with all that is known of it."""
         if index not in self._made:
-            self._made[index] = make_scene(self.seed, FIRST[self.split] + index, self.side)
+            self._made[index] = draw_image(self.seed, FIRST[self.split] + index, self.side)
         return self._made[index]
 
     def name(self, index: int) -> str:
@@ -325,10 +325,10 @@ class Shapes(Scenes):
         height, width, _ = self.scene(index).pixels.shape
         return height, width
 
-    def annotation(self, index: int, size: tuple[int, int] | None = None) -> Objects | NDArray[np.uint8]:
+    def annotation(self, index: int, size: tuple[int, int] | None = None) -> Instances | NDArray[np.uint8]:
         scene = self.scene(index)
         crowd = np.zeros(len(scene.labels), dtype=bool)
-        found = Objects(
+        found = Instances(
             self.size(index), scene.boxes.copy(), scene.labels.copy(), crowd, scene.area.copy(), list(scene.rles)
         )
         return found if self.task == "detect" else found.paint(self.numbers, self.ground)
@@ -397,7 +397,7 @@ def write_split(folder: Path, name: str, split: Shapes) -> None:
         file = f"{index:05d}.png"
         split.read(index).save(pictures / file)
         found = split.annotation(index)
-        assert isinstance(found, Objects)
+        assert isinstance(found, Instances)
         (masks / file).write_bytes(index_png(found.paint(split.numbers, 0), (BACKGROUND, *CLASSES)))
         height, width = found.size
         entries.append({"id": index + 1, "file_name": f"images/{name}/{file}", "height": height, "width": width})
@@ -407,7 +407,7 @@ def write_split(folder: Path, name: str, split: Shapes) -> None:
     (folder / "annotations" / f"instances_{name}.json").write_text(json.dumps(content), encoding="utf-8")
 
 
-def coco_entries(found: Objects, image: int, first: int) -> list[dict[str, Any]]:
+def coco_entries(found: Instances, image: int, first: int) -> list[dict[str, Any]]:
     """The objects of an image as COCO's files have them."""
     entries = []
     for place, rle in enumerate(found.rles()):

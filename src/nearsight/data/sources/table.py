@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..file_system import SPLITS, named_split, walk
 from ..image import Files, decode
 from ..labels import number_labels, shorten
 from ..samples import BadImage, Data, Split
-from .folder import SPLITS, named_split, walk
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 from xml.parsers import expat
 
-from ..dense.locate import by_stem, split_of
-from ..dense.samples import Annotated
-from ..file_system import Tree, join, stem
+from ..annotations import InstanceList
+from ..file_system import FileSystem, by_stem, join, split_of, stem
 from ..image import is_image_name
 from ..labels import shorten
 from ..names import natural_key
@@ -21,36 +20,36 @@ MANY_FOLDERS = 20
 LARGEST = 10**7  # bytes of a file
 
 
-def find_voc(tree: Tree) -> dict[str, list[str]]:
+def find_voc(fs: FileSystem) -> dict[str, list[str]]:
     """Paths of the xml files by split; none if there are none.
 
     VOC's layout has `Annotations`, and lists in `ImageSets/Main`. Else xml files are beside the images, or in a folder
     of annotations, in the root or in the folders of splits. Several folders such as VOC2007 and VOC2012 are joined.
     """
-    folders = tree.folders() if len(tree.folders()) <= MANY_FOLDERS else []  # more are classes, and long to list
-    years = [name for name in folders if tree.find("ImageSets", name) and tree.find("Annotations", name)]
+    folders = fs.folders() if len(fs.folders()) <= MANY_FOLDERS else []  # more are classes, and long to list
+    years = [name for name in folders if fs.find("ImageSets", name) and fs.find("Annotations", name)]
     found: dict[str, list[str]] = {}
     for base in years or [""]:
-        for split, paths in divided(tree, base).items():
+        for split, paths in divided(fs, base).items():
             found.setdefault(split, []).extend(paths)
     if not found:
-        for name in tree.folders():
+        for name in fs.folders():
             word = split_of(name)
-            paths = xml_files(tree, name) if word is not None else []
+            paths = xml_files(fs, name) if word is not None else []
             if paths and word is not None:
                 found.setdefault(word, []).extend(paths)
     return {split: found[split] for split in ("train", "val", "test") if found.get(split)}
 
 
-def divided(tree: Tree, base: str) -> dict[str, list[str]]:
+def divided(fs: FileSystem, base: str) -> dict[str, list[str]]:
     """The xml files of a folder, divided by its lists or by the folders of splits inside."""
-    paths = xml_files(tree, base)
-    main = tree.find("Main", sets) if (sets := tree.find("ImageSets", base)) else None
+    paths = xml_files(fs, base)
+    main = fs.find("Main", sets) if (sets := fs.find("ImageSets", base)) else None
     if main is not None and paths:
         by_name = {stem(path): path for path in paths}
-        lists = {split: names_in(tree, main, name) for split, name in LISTS.items()}
+        lists = {split: names_in(fs, main, name) for split, name in LISTS.items()}
         if not lists["train"]:
-            lists["train"] = [name for name in names_in(tree, main, "trainval") if name not in set(lists["val"])]
+            lists["train"] = [name for name in names_in(fs, main, "trainval") if name not in set(lists["val"])]
         divided = {split: [by_name[name] for name in names if name in by_name] for split, names in lists.items()}
         if any(divided.values()):
             return divided
@@ -60,47 +59,47 @@ def divided(tree: Tree, base: str) -> dict[str, list[str]]:
     return splits
 
 
-def names_in(tree: Tree, folder: str, name: str) -> list[str]:
+def names_in(fs: FileSystem, folder: str, name: str) -> list[str]:
     """Names in a list of images; none if there is no such list."""
     path = join(folder, f"{name}.txt")
-    lines = tree.read(path).decode("utf-8", "replace").splitlines() if tree.has(path) else []
+    lines = fs.read(path).decode("utf-8", "replace").splitlines() if fs.has(path) else []
     return [line.split()[0] for line in lines if line.split()]
 
 
-def xml_files(tree: Tree, base: str) -> list[str]:
+def xml_files(fs: FileSystem, base: str) -> list[str]:
     """Paths of the xml files directly in a folder, or below a folder of annotations inside."""
-    here = [join(base, name) for name in tree.files(base) if name.lower().endswith(".xml")]
-    inside = next((path for name in XML_FOLDERS if (path := tree.find(name, base)) is not None), None)
-    below = [path for path in tree.below(inside) if path.lower().endswith(".xml")] if inside is not None else []
+    here = [join(base, name) for name in fs.files(base) if name.lower().endswith(".xml")]
+    inside = next((path for name in XML_FOLDERS if (path := fs.find(name, base)) is not None), None)
+    below = [path for path in fs.below(inside) if path.lower().endswith(".xml")] if inside is not None else []
     return here or below
 
 
-def open_voc(tree: Tree, files: dict[str, list[str]], task: str) -> Data:
+def open_voc(fs: FileSystem, files: dict[str, list[str]], task: str) -> Data:
     """Scenes of xml files.
 
     Raises:
         ValueError: Files can't be read, or images are missing.
     """
-    images = by_stem(tree.images())
-    read = {split: read_files(tree, paths, images) for split, paths in files.items()}
+    images = by_stem(fs.images())
+    read = {split: read_files(fs, paths, images) for split, paths in files.items()}
     names = {name for annotated in read.values() for name in annotated.names}
-    return assemble(tree, "voc", read, tuple(sorted(names, key=natural_key)), task, None)
+    return assemble(fs, "voc", read, tuple(sorted(names, key=natural_key)), task, None)
 
 
-def read_files(tree: Tree, paths: Sequence[str], images: dict[str, str]) -> Annotated:
+def read_files(fs: FileSystem, paths: Sequence[str], images: dict[str, str]) -> InstanceList:
     """Images and objects of some xml files."""
-    annotated = Annotated()
+    annotated = InstanceList()
     lost = []
     seen: set[str] = set()
     for path in paths:
-        root = parse_xml(tree, path)
-        image = image_of(tree, path, root, images)
+        root = parse_xml(fs, path)
+        image = image_of(fs, path, root, images)
         if image is None:
             lost.append(path)
-            annotated.flaws.note("annotation without an image", path)
+            annotated.issues.note("annotation without an image", path)
             continue
         if image in seen:
-            annotated.flaws.note("image listed more than once", image)
+            annotated.issues.note("image listed more than once", image)
             continue
         seen.add(image)
         annotated.paths.append(image)
@@ -112,7 +111,7 @@ def read_files(tree: Tree, paths: Sequence[str], images: dict[str, str]) -> Anno
             add_object(annotated, entry, image, one_based)
     if len(lost) == len(paths):
         raise ValueError(
-            f"None of the {len(paths)} xml files in {tree.title} has an image of its name: {shorten(lost, 3)}."
+            f"None of the {len(paths)} xml files in {fs.title} has an image of its name: {shorten(lost, 3)}."
         )
     return annotated
 
@@ -122,7 +121,7 @@ def is_vocs_own(root: ElementTree.Element) -> bool:
     return "VOC" in (root.findtext("source/database") or "") or "VOC20" in (root.findtext("folder") or "")
 
 
-def add_object(annotated: Annotated, entry: ElementTree.Element, image: str, one_based: bool) -> None:
+def add_object(annotated: InstanceList, entry: ElementTree.Element, image: str, one_based: bool) -> None:
     """Take an object that has a name and a box. VOC itself counts pixels from 1, up to and with the last."""
     name = (entry.findtext("name") or "").strip()
     texts = [entry.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
@@ -131,9 +130,9 @@ def add_object(annotated: Annotated, entry: ElementTree.Element, image: str, one
     except ValueError:
         box = [math.nan]
     if not name:
-        annotated.flaws.note("object without a name", image)
+        annotated.issues.note("object without a name", image)
     elif not all(map(math.isfinite, box)):
-        annotated.flaws.note("box without four numbers", f"{image}: {name}")
+        annotated.issues.note("box without four numbers", f"{image}: {name}")
     else:
         if one_based:
             box = [box[0] - 1, box[1] - 1, box[2], box[3]]
@@ -141,20 +140,20 @@ def add_object(annotated: Annotated, entry: ElementTree.Element, image: str, one
         annotated.add(len(annotated.paths) - 1, box, name, difficult, math.nan)
 
 
-def image_of(tree: Tree, path: str, root: ElementTree.Element, images: dict[str, str]) -> str | None:
+def image_of(fs: FileSystem, path: str, root: ElementTree.Element, images: dict[str, str]) -> str | None:
     """The image that an xml file speaks of: beside it, in a folder of images, or anywhere by its name."""
     folder = path.rpartition("/")[0]
     name = (root.findtext("filename") or "").strip().replace("\\", "/").rpartition("/")[2]
     around = folder.rpartition("/")[0]
-    places = [folder, *(found for title in IMAGE_FOLDERS if (found := tree.find(title, around)) is not None)]
+    places = [folder, *(found for title in IMAGE_FOLDERS if (found := fs.find(title, around)) is not None)]
     for place in places:
-        if name and is_image_name(name) and tree.has(join(place, name)):
+        if name and is_image_name(name) and fs.has(join(place, name)):
             return join(place, name)
     same = images.get(stem(path))
     return same if same is not None else images.get(stem(name)) if name else None
 
 
-def parse_xml(tree: Tree, path: str) -> ElementTree.Element:
+def parse_xml(fs: FileSystem, path: str) -> ElementTree.Element:
     """An xml file without declared entities, which could grow without bounds or read other files.
 
     Raises:
@@ -166,9 +165,9 @@ def parse_xml(tree: Tree, path: str) -> ElementTree.Element:
     parser.EndElementHandler = builder.end
     parser.CharacterDataHandler = builder.data
     parser.EntityDeclHandler = refuse_entity
-    place = join(tree.title, path)
+    place = join(fs.title, path)
     try:
-        content = tree.read(path)
+        content = fs.read(path)
         if len(content) > LARGEST:
             raise ValueError(f"{place} has {len(content):,} bytes, which is no list of objects.")
         parser.Parse(content, True)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ..dense.label_map import find_table
-from ..dense.locate import normal, split_of
-from ..dense.samples import Annotated
-from ..file_system import Tree, join
+from ..annotations import InstanceList
+from ..file_system import FileSystem, join, normal_path, split_of
 from ..image import is_image_name
+from ..label_map import find_label_map_file
 from ..samples import BadImage, Data
 from .coco import assemble
 
@@ -20,47 +19,47 @@ YAMLS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 KEYS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 
 
-def find_yolo(tree: Tree) -> dict[str, Any] | None:
+def find_yolo(fs: FileSystem) -> dict[str, Any] | None:
     """What `data.yaml` says; without one, `images/` beside `labels/` with txt files, or None."""
-    path = next((found for name in YAMLS if (found := tree.find(name)) is not None), None)
+    path = next((found for name in YAMLS if (found := fs.find(name)) is not None), None)
     if path is not None:
-        content = load_yaml(tree, path)
+        content = load_yaml(fs, path)
         return content if "names" in content and set(content) & set(KEYS) else None
-    folders = [name for name in tree.folders() if split_of(name) is not None]
-    places = [name for name in ("", *folders) if has_both(tree, name)]
+    folders = [name for name in fs.folders() if split_of(name) is not None]
+    places = [name for name in ("", *folders) if has_both(fs, name)]
     if not places:
         return None
-    table = find_table(tree) or find_table(tree, tuple(places))
+    table = find_label_map_file(fs) or find_label_map_file(fs, tuple(places))
     content = {} if table is None else {"names": list(table.names)}
     if "" not in places:
         return {**content, **{split: join(name, "images") for name in places if (split := split_of(name))}}
-    inside = {split: join("images", name) for name in tree.folders("images") if (split := split_of(name))}
+    inside = {split: join("images", name) for name in fs.folders("images") if (split := split_of(name))}
     return {**content, **(inside or {"train": "images"})}
 
 
-def has_both(tree: Tree, base: str) -> bool:
+def has_both(fs: FileSystem, base: str) -> bool:
     """Whether a folder has `images`, and `labels` with txt files below."""
     labels = join(base, "labels")
-    return tree.find("images", base) is not None and any(path.endswith(".txt") for path in tree.below(labels))
+    return fs.find("images", base) is not None and any(path.endswith(".txt") for path in fs.below(labels))
 
 
-def load_yaml(tree: Tree, path: str) -> dict[str, Any]:
+def load_yaml(fs: FileSystem, path: str) -> dict[str, Any]:
     """A file of settings, of which nothing is executed."""
     try:
-        content = yaml.safe_load(tree.read(path).decode("utf-8-sig"))
+        content = yaml.safe_load(fs.read(path).decode("utf-8-sig"))
     except BadImage as error:
-        raise ValueError(f"{join(tree.title, path)} can't be read: {error.reason}.") from None
+        raise ValueError(f"{join(fs.title, path)} can't be read: {error.reason}.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{join(tree.title, path)} is not valid YAML: {reason}.") from None
+        raise ValueError(f"{join(fs.title, path)} is not valid YAML: {reason}.") from None
     return content if isinstance(content, dict) else {}
 
 
-def open_yolo(tree: Tree, content: Mapping[str, Any], task: str, background: bool | None) -> Data:
+def open_yolo(fs: FileSystem, content: Mapping[str, Any], task: str, background: bool | None) -> Data:
     """Scenes of txt files.
 
     Args:
-        tree: Where they are.
+        fs: Where they are.
         content: `names`, and folders or lists of images for `train`, `val` and `test`.
         task: `detect` or `segment`.
         background: For `segment`, whether pixels without an object are a class; None: they are.
@@ -71,25 +70,25 @@ def open_yolo(tree: Tree, content: Mapping[str, Any], task: str, background: boo
     images: dict[str, list[str]] = {}
     for key, split in KEYS.items():
         if content.get(key):
-            images.setdefault(split, list_images(tree, str(content.get("path") or ""), content[key]))
+            images.setdefault(split, list_images(fs, str(content.get("path") or ""), content[key]))
     if not any(images.values()):
-        raise ValueError(f"{tree.title} has no images where its data.yaml says: {content.get('train')}.")
-    lines = {split: read_labels(tree, paths) for split, paths in images.items()}
-    names = class_names(tree.title, content.get("names"), lines)
+        raise ValueError(f"{fs.title} has no images where its data.yaml says: {content.get('train')}.")
+    lines = {split: read_labels(fs, paths) for split, paths in images.items()}
+    names = class_names(fs.title, content.get("names"), lines)
     read = {split: annotate(paths, lines[split], names) for split, paths in images.items()}
-    return assemble(tree, "yolo", read, tuple(names.values()), task, background)
+    return assemble(fs, "yolo", read, tuple(names.values()), task, background)
 
 
-def list_images(tree: Tree, base: str, where: Any) -> list[str]:
+def list_images(fs: FileSystem, base: str, where: Any) -> list[str]:
     """Paths of the images that a folder, a list in a file, or several of these stand for."""
     if isinstance(where, list):
-        return [path for entry in where for path in list_images(tree, base, entry)]
+        return [path for entry in where for path in list_images(fs, base, entry)]
     for start in dict.fromkeys((base, "", os.path.basename(base.rstrip("/")))):
-        path = normal(join(start, str(where).replace("\\", "/")))
+        path = normal_path(join(start, str(where).replace("\\", "/")))
         while True:
-            if tree.has(path) and path.endswith(".txt"):
-                return listed(tree, path)
-            if found := tree.images(path):
+            if fs.has(path) and path.endswith(".txt"):
+                return listed(fs, path)
+            if found := fs.images(path):
                 return found
             if not path.startswith("../"):
                 break
@@ -97,11 +96,11 @@ def list_images(tree: Tree, base: str, where: Any) -> list[str]:
     return []
 
 
-def listed(tree: Tree, path: str) -> list[str]:
+def listed(fs: FileSystem, path: str) -> list[str]:
     """Images in a list, which starts from its own folder."""
     folder = path.rpartition("/")[0]
-    lines = tree.read(path).decode("utf-8", "replace").splitlines()
-    return [normal(join(folder, line.strip())) for line in lines if is_image_name(line.strip())]
+    lines = fs.read(path).decode("utf-8", "replace").splitlines()
+    return [normal_path(join(folder, line.strip())) for line in lines if is_image_name(line.strip())]
 
 
 def label_path(image: str) -> str:
@@ -119,15 +118,15 @@ def label_path(image: str) -> str:
     return f"{'/'.join(parts)}.txt"
 
 
-def read_labels(tree: Tree, images: Sequence[str]) -> list[list[list[str]] | None]:
+def read_labels(fs: FileSystem, images: Sequence[str]) -> list[list[list[str]] | None]:
     """The words of each line of each image's txt file; None where there is no file."""
     found: list[list[list[str]] | None] = []
     for image in images:
         path = label_path(image)
-        if not tree.has(path):
+        if not fs.has(path):
             found.append(None)
             continue
-        text = tree.read(path).decode("utf-8", "replace")
+        text = fs.read(path).decode("utf-8", "replace")
         found.append([line.split() for line in text.splitlines() if line.strip()])
     return found
 
@@ -144,21 +143,21 @@ def class_names(source: str, names: Any, lines: Mapping[str, Sequence[list[list[
     return {number: str(number) for number in sorted({int(word) for word in words if word.isdecimal()})}
 
 
-def annotate(images: Sequence[str], lines: Sequence[list[list[str]] | None], names: Mapping[int, str]) -> Annotated:
-    """Images and their objects; lines that can't be used are noted as flaws."""
-    annotated = Annotated(relative=True)
+def annotate(images: Sequence[str], lines: Sequence[list[list[str]] | None], names: Mapping[int, str]) -> InstanceList:
+    """Images and their objects; lines that can't be used are noted as issues."""
+    annotated = InstanceList(relative=True)
     for image, file in zip(images, lines, strict=True):
         place = len(annotated.paths)
         annotated.paths.append(image)
         annotated.sizes.append((0, 0))
         if file is None:
-            annotated.flaws.note("image without a file of labels", image)
+            annotated.issues.note("image without a file of labels", image)
         for words in file or ():
             add_line(annotated, place, words, names)
     return annotated
 
 
-def add_line(annotated: Annotated, place: int, words: list[str], names: Mapping[int, str]) -> None:
+def add_line(annotated: InstanceList, place: int, words: list[str], names: Mapping[int, str]) -> None:
     """Take a line: class, then centre and sides of a box, or the points of an outline."""
     image = annotated.paths[place]
     try:
@@ -166,10 +165,10 @@ def add_line(annotated: Annotated, place: int, words: list[str], names: Mapping[
     except ValueError:
         kind, values = -1, []
     if not values or not all(map(math.isfinite, values)) or (len(values) != 4 and (len(values) < 6 or len(values) % 2)):
-        annotated.flaws.note("line that can't be read", f"{image}: {' '.join(words)[:60]}")
+        annotated.issues.note("line that can't be read", f"{image}: {' '.join(words)[:60]}")
         return
     if kind not in names:
-        annotated.flaws.note("annotation of an unknown category", f"{image}: category {kind}")
+        annotated.issues.note("annotation of an unknown category", f"{image}: category {kind}")
         return
     if len(values) == 4:
         across, down, width, height = values

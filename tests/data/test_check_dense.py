@@ -15,11 +15,11 @@ from nearsight.data.check import check_data
 
 
 def found(report) -> dict[str, int]:
-    return {finding.what: finding.count for finding in report.findings}
+    return {issue.what: issue.count for issue in report.issues}
 
 
 def examples(report, what: str) -> list[str]:
-    return [line for finding in report.findings if finding.what == what for line in finding.examples]
+    return [line for issue in report.issues if issue.what == what for line in issue.examples]
 
 
 @pytest.fixture
@@ -134,9 +134,9 @@ def test_tiny_objects_and_the_size_that_they_need(sound: Path) -> None:
     change(sound, edit)
     report = check_data(open_data(sound), workers=0)
     assert report.img_size < 192  # nine of ten objects are large
-    (finding,) = [finding for finding in report.findings if finding.what == "tiny object"]
-    assert finding.count == 30
-    assert f"at {report.img_size} pixels less than 4 on a side are left of them; try --img-size 192" == finding.advice
+    (issue,) = [issue for issue in report.issues if issue.what == "tiny object"]
+    assert issue.count == 30
+    assert f"at {report.img_size} pixels less than 4 on a side are left of them; try --img-size 192" == issue.advice
 
 
 def fill(folder: Path, count: int = 24) -> Path:
@@ -217,7 +217,7 @@ def test_the_command_tells_it_in_words(sound: Path, tmp_path: Path) -> None:
     run = CliRunner().invoke(app, ["data", "check", str(sound), "--workers", "0", "--json", "--task", "segment"])
     report = json.loads(run.stdout)
     assert (report["task"], report["patch_size"]) == ("segment", {})
-    assert report["findings"][0]["count"] == 1
+    assert report["issues"][0]["count"] == 1
 
 
 def test_shapes_have_no_problems() -> None:

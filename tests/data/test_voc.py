@@ -104,7 +104,7 @@ def test_what_can_not_be_used_is_noted(tmp_path: Path) -> None:
     (tmp_path / "0.xml").write_text(xml("0.png", [("", (1, 1, 2, 2)), ("a", ("x", 1, 2, 2)), ("b", (1, 2, 9, 9))]))
     (tmp_path / "1.xml").write_text(xml("1.png", []))
     split = open_data(tmp_path).train
-    assert split.flaws.counts == {
+    assert split.issues.counts == {
         "object without a name": 1,
         "box without four numbers": 1,
         "annotation without an image": 1,

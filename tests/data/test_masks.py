@@ -228,7 +228,7 @@ def test_masks_that_do_not_fit_are_bad(tmp_path: Path) -> None:
         split.target(0)
     with pytest.raises(BadImage, match=r"its mask masks/1.png can't be used: it holds no image"):
         split.target(1)
-    assert split.flaws.counts == {"image without a mask": 1, "mask without an image": 1}
+    assert split.issues.counts == {"image without a mask": 1, "mask without an image": 1}
 
 
 def test_regions_are_not_objects(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Images with more than a label: objects in them, or a class for every pixel."""
+"""Splits with dense annotations: instances in each image, or a class for every pixel."""
 
 import hashlib
 from abc import abstractmethod
@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..file_system import Tree
-from ..image import ORIENTATION, decode, explain, readable_formats
-from ..names import Names
-from ..samples import BadImage, Split, Target
-from .instances import Objects, Outlines, PackedOutlines, Shape
+from .file_system import FileSystem
+from .image import ORIENTATION, decode, explain, readable_formats
+from .instances import Instances, MaskList, PackedMasks, Shape
+from .names import Names
+from .samples import BadImage, Split, Target
 
 TURNED = (5, 6, 7, 8)  # orientations in which height and width change places
 EXAMPLES = 20  # that are remembered of each kind of flaw
 
 
 @dataclass
-class Flaws:
+class AnnotationIssues:
     """What was found wrong while annotations were read.
 
     Attributes:
@@ -41,16 +41,16 @@ class Flaws:
             shown.append(example)
 
 
-class Pictures:
-    """Image files of a tree, by number.
+class ImageFiles:
+    """Image files of a file system, by number.
 
     Args:
-        tree: Where they are.
-        paths: Their paths from the root of the tree.
+        fs: Where they are.
+        paths: Their paths from the root.
     """
 
-    def __init__(self, tree: Tree, paths: Iterable[str]):
-        self.tree = tree
+    def __init__(self, fs: FileSystem, paths: Iterable[str]):
+        self.fs = fs
         self.paths = Names(paths)
 
     def __len__(self) -> int:
@@ -58,13 +58,13 @@ class Pictures:
 
     def read(self, index: int, enough: int | None = None) -> Image.Image:
         """The image, upright, in mode RGB."""
-        return decode(self.paths[index], self.tree.read(self.paths[index]), enough)
+        return decode(self.paths[index], self.fs.read(self.paths[index]), enough)
 
     def size(self, index: int) -> tuple[int, int]:
         """Height and width of the upright image, from the head of its file."""
         name = self.paths[index]
         try:
-            with self.tree.head(name) as file, Image.open(file, formats=readable_formats()) as image:
+            with self.fs.head(name) as file, Image.open(file, formats=readable_formats()) as image:
                 width, height = image.size
                 turn = image.getexif().get(ORIENTATION, 1)
         except BadImage:
@@ -74,15 +74,15 @@ class Pictures:
         return (width, height) if turn in TURNED else (height, width)
 
 
-class Scenes(Split):
+class DenseSplit(Split):
     """Images of one split with their objects, or with a class for every pixel.
 
     Attributes:
         labels: For each image `[n]` the rarest class in it, or 0; splits are made by it.
-        flaws: What was found wrong while the annotations were read.
+        issues: What was found wrong while the annotations were read.
     """
 
-    flaws: Flaws
+    issues: AnnotationIssues
 
     @abstractmethod
     def size(self, index: int) -> tuple[int, int]:
@@ -93,7 +93,7 @@ class Scenes(Split):
         """
 
     @abstractmethod
-    def annotation(self, index: int, size: tuple[int, int] | None = None) -> "Objects | NDArray[np.uint8]":
+    def annotation(self, index: int, size: tuple[int, int] | None = None) -> "Instances | NDArray[np.uint8]":
         """What is in the image, in its own pixels: objects, or the map of classes `[H, W]`, 255 where none counts.
 
         Args:
@@ -107,17 +107,17 @@ class Scenes(Split):
     def target(self, index: int) -> Target:
         """The annotation as tensors, in pixels of the upright image: see `nearsight.data.samples.Target`."""
         found = self.annotation(index)
-        if isinstance(found, Objects):
+        if isinstance(found, Instances):
             return found.target()
         import torch
 
         return torch.from_numpy(found)
 
 
-class FileScenes(Scenes):
-    """Scenes whose images are files of a tree."""
+class FileDenseSplit(DenseSplit):
+    """Scenes whose images are files of a file system."""
 
-    pictures: Pictures
+    pictures: ImageFiles
 
     def name(self, index: int) -> str:
         return self.pictures.paths[index]
@@ -126,7 +126,7 @@ class FileScenes(Scenes):
         return self.pictures.read(index, enough)
 
     def content(self, index: int) -> bytes:
-        return self.pictures.tree.read(self.pictures.paths[index])
+        return self.pictures.fs.read(self.pictures.paths[index])
 
     def size(self, index: int) -> tuple[int, int]:
         return self.pictures.size(index)
@@ -154,23 +154,23 @@ def rarest_labels(starts: NDArray[np.int64], kinds: NDArray[np.int64], classes: 
     return labels
 
 
-def spell(size: Sequence[int]) -> str:
+def spell_size(size: Sequence[int]) -> str:
     """Height and width for people."""
     return f"{size[0]}×{size[1]}"
 
 
 BACKGROUND = "background"
-NOT_COUNTED = 255
+IGNORE_INDEX = 255
 
 
 @dataclass
-class Annotated:
-    """Objects while they are read, in any order.
+class InstanceList:
+    """Instances while they are read, in any order.
 
     Attributes:
         paths: Paths of the images.
         sizes: Height and width of each image as annotated, or 0, 0.
-        relative: Whether boxes and outlines are shares of the image's sides.
+        relative: Whether boxes and polygons are fractions of the image's sides.
     """
 
     paths: list[str] = field(default_factory=list)
@@ -181,8 +181,8 @@ class Annotated:
     names: list[str] = field(default_factory=list)
     crowd: list[bool] = field(default_factory=list)
     area: list[float] = field(default_factory=list)
-    outlines: Outlines = field(default_factory=Outlines)
-    flaws: Flaws = field(default_factory=Flaws)
+    packed: MaskList = field(default_factory=MaskList)
+    issues: AnnotationIssues = field(default_factory=AnnotationIssues)
 
     def add(
         self, image: int, box: Sequence[float], name: str, crowd: bool, area: float, shape: Shape | None = None
@@ -193,13 +193,13 @@ class Annotated:
         self.names.append(name)
         self.crowd.append(crowd)
         self.area.append(area)
-        self.outlines.add(shape)
+        self.packed.add(shape)
 
-    def scenes(self, tree: Tree, numbers: Mapping[str, int], task: str, background: bool) -> "ObjectScenes":
+    def scenes(self, fs: FileSystem, numbers: Mapping[str, int], task: str, background: bool) -> "InstanceSplit":
         """All of it as a split.
 
         Args:
-            tree: Where the images are.
+            fs: Where the images are.
             numbers: The number of each class name.
             task: `detect` or `segment`.
             background: For `segment`, whether pixels without an object are the class 0.
@@ -207,24 +207,24 @@ class Annotated:
         image = np.array(self.images, dtype=np.int64)
         order = np.argsort(image, kind="stable")
         kinds = np.array([numbers[name] for name in self.names], dtype=np.int64)
-        return ObjectScenes(
-            Pictures(tree, self.paths),
+        return InstanceSplit(
+            ImageFiles(fs, self.paths),
             starts=np.searchsorted(image[order], np.arange(len(self.paths) + 1)),
             boxes=np.array(self.boxes, dtype=np.float32).reshape(-1, 4)[order],
             kinds=kinds[order],
             crowd=np.array(self.crowd, dtype=bool)[order],
             area=np.array(self.area, dtype=np.float32)[order],
-            outlines=self.outlines.pack(order),
+            packed=self.packed.pack(order),
             sizes=np.array(self.sizes, dtype=np.int32).reshape(-1, 2),
             relative=self.relative,
             classes=len(numbers),
             task=task,
             background=background,
-            flaws=self.flaws,
+            issues=self.issues,
         )
 
 
-class ObjectScenes(FileScenes):
+class InstanceSplit(FileDenseSplit):
     """Images with objects, all of them in a few arrays.
 
     Args:
@@ -234,75 +234,76 @@ class ObjectScenes(FileScenes):
         kinds: Class numbers `[m]`.
         crowd: Whether an object is a group `[m]`.
         area: In pixels, as annotated; nan where that is not said `[m]`.
-        outlines: Masks.
+        packed: Masks.
         sizes: Height and width of the images as annotated, or 0, 0 `[n, 2]`.
-        relative: Whether boxes and outlines are shares of the image's sides.
+        relative: Whether boxes and polygons are fractions of the image's sides.
         classes: Number of classes of objects.
         task: `detect` or `segment`.
         background: For `segment`, whether pixels without an object are class 0 and the others count from 1.
-        flaws: What was found wrong.
+        issues: What was found wrong.
 
     Attributes:
-        outlined: Whether all objects have masks.
+        has_masks: Whether all objects have masks.
     """
 
     def __init__(
         self,
-        pictures: Pictures,
+        pictures: ImageFiles,
         *,
         starts: NDArray[np.int64],
         boxes: NDArray[np.float32],
         kinds: NDArray[np.int64],
         crowd: NDArray[np.bool_],
         area: NDArray[np.float32],
-        outlines: PackedOutlines,
+        packed: PackedMasks,
         sizes: NDArray[np.int32],
         relative: bool,
         classes: int,
         task: str,
         background: bool,
-        flaws: Flaws,
+        issues: AnnotationIssues,
     ):
         self.pictures, self.starts, self.boxes, self.kinds = pictures, starts, boxes, kinds
-        self.crowd, self.area, self.outlines, self.sizes = crowd, area, outlines, sizes
-        self.relative, self.task, self.background, self.flaws = relative, task, background, flaws
-        self.outlined = has_masks(outlines, crowd)
-        self.masks = self.outlined and task == "detect"
+        self.crowd, self.area, self.packed, self.sizes = crowd, area, packed, sizes
+        self.relative, self.task, self.background, self.issues = relative, task, background, issues
+        self.has_masks = has_masks(packed, crowd)
+        self.masks = self.has_masks and task == "detect"
         first = 1 if background else 0
         self.numbers = (np.arange(classes) + first).astype(np.uint8)
         self.labels = rarest_labels(starts, kinds, classes)
 
-    def objects(self, index: int, size: tuple[int, int]) -> Objects:
+    def objects(self, index: int, size: tuple[int, int]) -> Instances:
         """The objects of an image of a size, as they are annotated, in its pixels."""
         noted = tuple(self.sizes[index].tolist())
         if noted != (0, 0) and noted != size:
             raise BadImage(
-                self.name(index), f"its annotations are for an image of {spell(noted)}, but it has {spell(size)} pixels"
+                self.name(index),
+                f"its annotations are for an image of {spell_size(noted)}, but it has {spell_size(size)} pixels",
             )
         rows = slice(self.starts[index], self.starts[index + 1])
-        shapes = [self.outlines.shape(number) for number in range(rows.start, rows.stop)]
+        shapes = [self.packed.shape(number) for number in range(rows.start, rows.stop)]
         frame = (1, 1) if self.relative else size
-        found = Objects(
+        found = Instances(
             frame,
             self.boxes[rows],
             self.kinds[rows],
             self.crowd[rows],
             self.area[rows],
-            shapes if self.outlined else None,
+            shapes if self.has_masks else None,
         ).resized(size)
         sides = found.boxes[:, 2:] - found.boxes[:, :2]
         area = np.where(np.isnan(found.area), sides.clip(0).prod(axis=1), found.area).astype(np.float32)
-        return Objects(size, found.boxes, found.labels.copy(), found.crowd.copy(), area, found.shapes)
+        return Instances(size, found.boxes, found.labels.copy(), found.crowd.copy(), area, found.shapes)
 
-    def annotation(self, index: int, size: tuple[int, int] | None = None) -> Objects | NDArray[np.uint8]:
+    def annotation(self, index: int, size: tuple[int, int] | None = None) -> Instances | NDArray[np.uint8]:
         found = self.objects(index, size or self.size(index)).tidy()
-        return found if self.task == "detect" else found.paint(self.numbers, 0 if self.background else NOT_COUNTED)
+        return found if self.task == "detect" else found.paint(self.numbers, 0 if self.background else IGNORE_INDEX)
 
     def signature(self, index: int) -> str:
         rows = slice(self.starts[index], self.starts[index + 1])
         return hashlib.blake2b(self.boxes[rows].tobytes() + self.kinds[rows].tobytes(), digest_size=8).hexdigest()
 
 
-def has_masks(outlines: PackedOutlines, crowd: NDArray[np.bool_]) -> bool:
+def has_masks(packed: PackedMasks, crowd: NDArray[np.bool_]) -> bool:
     """Whether every object has a mask; groups may lack theirs."""
-    return bool(outlines.there.any()) and bool((outlines.there | crowd).all())
+    return bool(packed.there.any()) and bool((packed.there | crowd).all())

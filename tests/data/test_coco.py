@@ -13,7 +13,7 @@ import torch
 from scene_files import save_picture
 
 from nearsight.data import BadImage, open_data
-from nearsight.data.dense.rle import compress, expand
+from nearsight.data.instances import decode_counts, encode_counts
 from nearsight.data.split import complete_splits, describe_splits, limit_train, restore_splits
 
 
@@ -114,16 +114,15 @@ def test_run_lengths_of_any_size_survive() -> None:
     for share in (0.001, 0.1, 0.5, 0.97):
         mask = (random.random((211, 307)) < share).astype(np.uint8)
         counts = reference.encode(np.asfortranarray(mask))["counts"]
-        runs = expand(counts)
+        runs = decode_counts(counts)
         assert runs.sum() == mask.size
-        assert compress(runs.tolist()) == counts
-    assert expand(b"\x00\x01") is None
-    assert expand(b"") is None
+        assert encode_counts(runs.tolist()) == counts
+    assert decode_counts(b"\x00\x01") is None
+    assert decode_counts(b"") is None
 
 
 def test_blocks_are_encoded_as_the_whole_mask_would_be() -> None:
-    from nearsight.data.dense.instances import encode_masks
-    from nearsight.data.dense.rle import encode_block
+    from nearsight.data.instances import encode_block, encode_masks
 
     random = np.random.default_rng(0)
     for size, rows, columns in (
@@ -219,13 +218,13 @@ def test_what_can_not_be_used_is_noted_and_left_out(tmp_path: Path, coco_content
         save_picture(tmp_path / f"{n}.png", seed=n)
     (tmp_path / "a.json").write_text(json.dumps(content))
     split = open_data(tmp_path).train
-    assert split.flaws.counts == {
+    assert split.issues.counts == {
         "image listed more than once": 1,
         "annotation without an image": 1,
         "annotation of an unknown category": 1,
         "box without four numbers": 2,
     }
-    assert split.flaws.examples["annotation of an unknown category"] == ["0.png: category 77"]
+    assert split.issues.examples["annotation of an unknown category"] == ["0.png: category 77"]
     assert len(split) == 2
     assert len(split.target(1)["labels"]) == 2  # those of both entries
 
@@ -302,7 +301,7 @@ def test_ids_may_be_texts_or_be_missing(coco_folder: Path) -> None:
     file.write_text(json.dumps(content))
     split = open_data(coco_folder).train
     assert len(split.target(0)["labels"]) == 1
-    assert split.flaws.counts == {"annotation without an image": 1}
+    assert split.issues.counts == {"annotation without an image": 1}
 
 
 def test_the_one_folder_in_a_folder(coco_folder: Path) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from nearsight.cli.shell import app
 from nearsight.data import open_data
-from nearsight.data.sources.synthetic import CLASSES, make_scene, write_shapes
+from nearsight.data.sources.synthetic import CLASSES, draw_image, write_shapes
 from nearsight.data.split import complete_splits, describe_splits, limit_train, restore_splits
 
 
@@ -27,10 +27,10 @@ def test_the_set_that_is_always_there() -> None:
 
 
 def test_pictures_follow_from_seed_and_number_alone() -> None:
-    first, again = make_scene(5, 17, 96), make_scene(5, 17, 96)
+    first, again = draw_image(5, 17, 96), draw_image(5, 17, 96)
     assert first.pixels.tobytes() == again.pixels.tobytes()
     assert first.rles == again.rles
-    assert make_scene(6, 17, 96).pixels.tobytes() != first.pixels.tobytes()
+    assert draw_image(6, 17, 96).pixels.tobytes() != first.pixels.tobytes()
     data = open_data("shapes?images=8")
     assert {data.train.read(n).tobytes() for n in range(8)}.isdisjoint(data.val.read(n).tobytes() for n in range(2))
     copy = pickle.loads(pickle.dumps(data.train))

@@ -1,4 +1,4 @@
-"""Tables that say which value or colour of a mask is which class, in the forms that data sets come with."""
+"""Label maps: which value or colour of a mask is which class, in the forms that data sets come with."""
 
 import csv
 import io
@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..file_system import Tree, join
-from ..image import explain, readable_formats
-from ..labels import shorten
-from ..samples import BadImage
+from .file_system import FileSystem, join
+from .image import explain, readable_formats
+from .labels import shorten
+from .samples import BadImage
 
 COLOURED = re.compile(r"(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})[\s,]+(.+)")  # 128 0 0 building
 
 
 @dataclass(frozen=True)
-class ClassTable:
+class LabelMapFile:
     """Names of classes.
 
     Attributes:
@@ -39,7 +39,7 @@ class ClassTable:
     ignored: tuple[int, ...] = ()
 
 
-def find_table(tree: Tree, folders: tuple[str, ...] = ("",)) -> ClassTable | None:
+def find_label_map_file(fs: FileSystem, folders: tuple[str, ...] = ("",)) -> LabelMapFile | None:
     """The table of classes in one of some folders; None if there is none.
 
     Raises:
@@ -47,31 +47,31 @@ def find_table(tree: Tree, folders: tuple[str, ...] = ("",)) -> ClassTable | Non
     """
     for folder in folders:
         for name, reader in READERS.items():
-            path = tree.find(name, folder)
-            if path is None or not tree.has(path):
+            path = fs.find(name, folder)
+            if path is None or not fs.has(path):
                 continue
             try:
-                table = reader(path, tree.read(path).decode("utf-8-sig"))
+                table = reader(path, fs.read(path).decode("utf-8-sig"))
             except UnicodeDecodeError:
-                raise ValueError(f"{join(tree.title, path)} is not in UTF-8; save it so.") from None
+                raise ValueError(f"{join(fs.title, path)} is not in UTF-8; save it so.") from None
             except BadImage as error:
-                raise ValueError(f"{join(tree.title, path)} can't be read: {error.reason}.") from None
+                raise ValueError(f"{join(fs.title, path)} can't be read: {error.reason}.") from None
             if table is not None and table.names:
-                check_table(tree, table)
+                refuse_duplicates(fs, table)
                 return table
     return None
 
 
-def check_table(tree: Tree, table: ClassTable) -> None:
+def refuse_duplicates(fs: FileSystem, table: LabelMapFile) -> None:
     """Refuse names, colours or values that occur twice."""
     for what, entries in (("name", table.names), ("colour", table.colours), ("value", table.values)):
         if len(set(entries)) < len(entries):
             twice = next(entry for entry in entries if entries.count(entry) > 1)  # type: ignore[arg-type]
             text = f"#{twice:06x}" if what == "colour" else twice
-            raise ValueError(f"{join(tree.title, table.file)} has the {what} {text} more than once; keep one.")
+            raise ValueError(f"{join(fs.title, table.file)} has the {what} {text} more than once; keep one.")
 
 
-def read_json_table(file: str, text: str) -> ClassTable | None:
+def read_json(file: str, text: str) -> LabelMapFile | None:
     """`["sky", ...]`, `{"classes": [...], "void_index": 11}` or `{"0": "sky", ...}`."""
     try:
         content: Any = json.loads(text)
@@ -84,29 +84,29 @@ def read_json_table(file: str, text: str) -> ClassTable | None:
         content = next((content[key] for key in ("classes", "names", "labels") if key in content), content)
     if isinstance(content, dict) and content and all(str(key).isdecimal() for key in content):
         pairs = sorted((int(key), str(name)) for key, name in content.items())
-        return ClassTable(
+        return LabelMapFile(
             file, tuple(name for _, name in pairs), values=tuple(value for value, _ in pairs), ignored=ignored
         )
     if isinstance(content, list) and content and all(isinstance(entry, str) for entry in content):
-        return ClassTable(file, tuple(content), ignored=ignored)
+        return LabelMapFile(file, tuple(content), ignored=ignored)
     if isinstance(content, list) and content and all(isinstance(entry, dict) and "name" in entry for entry in content):
         return read_records(file, content, ignored)
     return None
 
 
-def read_records(file: str, entries: list[dict[str, Any]], ignored: tuple[int, ...]) -> ClassTable:
+def read_records(file: str, entries: list[dict[str, Any]], ignored: tuple[int, ...]) -> LabelMapFile:
     """A list of `{"id": 1, "name": "sky", "color": [70, 130, 180]}`."""
     names = tuple(str(entry["name"]) for entry in entries)
     given = [entry.get("color", entry.get("colour")) for entry in entries]
     colours = tuple(pack(*colour) for colour in given if isinstance(colour, list) and len(colour) == 3)
     values = tuple(entry["id"] for entry in entries if isinstance(entry.get("id"), int))
     whole = len(names)
-    return ClassTable(
+    return LabelMapFile(
         file, names, colours if len(colours) == whole else (), values if len(values) == whole else (), ignored
     )
 
 
-def read_csv_table(file: str, text: str) -> ClassTable | None:
+def read_csv(file: str, text: str) -> LabelMapFile | None:
     """Columns `name` and `r`, `g`, `b`, as in class_dict.csv; or a name only."""
     rows = [
         {str(key).strip().lower(): str(value).strip() for key, value in row.items() if value is not None}
@@ -121,16 +121,16 @@ def read_csv_table(file: str, text: str) -> ClassTable | None:
         (keys for keys in (("r", "g", "b"), ("red", "green", "blue")) if all(k in titles for k in keys)), ()
     )
     if not channels or not all(row.get(key, "").isdecimal() for row in rows for key in channels):
-        return ClassTable(file, names)
-    return ClassTable(file, names, tuple(pack(*(int(row[key]) for key in channels)) for row in rows))
+        return LabelMapFile(file, names)
+    return LabelMapFile(file, names, tuple(pack(*(int(row[key]) for key in channels)) for row in rows))
 
 
-def read_lines(file: str, text: str) -> ClassTable | None:
+def read_lines(file: str, text: str) -> LabelMapFile | None:
     """A class in a line: `building`, `128 0 0 building`, or `building:128,0,0::`."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     coloured = [match for line in lines if (match := COLOURED.fullmatch(line))]
     if lines and len(coloured) == len(lines):
-        return ClassTable(
+        return LabelMapFile(
             file,
             tuple(match[4].strip() for match in coloured),
             tuple(pack(*(int(match[place]) for place in (1, 2, 3))) for match in coloured),
@@ -138,14 +138,14 @@ def read_lines(file: str, text: str) -> ClassTable | None:
     fields = [line.split(":") for line in lines]
     if lines and all(len(parts) >= 2 and parts[1].count(",") == 2 for parts in fields):
         colours = tuple(pack(*(int(part) for part in parts[1].split(","))) for parts in fields)
-        return ClassTable(file, tuple(parts[0].strip() for parts in fields), colours)
-    return ClassTable(file, tuple(lines))
+        return LabelMapFile(file, tuple(parts[0].strip() for parts in fields), colours)
+    return LabelMapFile(file, tuple(lines))
 
 
-def read_ade(file: str, text: str) -> ClassTable | None:
+def read_ade(file: str, text: str) -> LabelMapFile | None:
     """ADE20K's table: a line of titles, then number and names of each class; of several names the first."""
     rows = [line.split("\t") for line in text.splitlines()[1:] if "\t" in line]
-    return ClassTable(
+    return LabelMapFile(
         file,
         tuple(row[-1].split(",")[0].strip() for row in rows),
         values=tuple(int(row[0]) for row in rows),
@@ -162,15 +162,15 @@ def pack(red: int, green: int, blue: int) -> int:
     return (red << 16) | (green << 8) | blue
 
 
-READERS: dict[str, Callable[[str, str], ClassTable | None]] = {  # by file name, the more telling first
+READERS: dict[str, Callable[[str, str], LabelMapFile | None]] = {  # by file name, the more telling first
     "label_colors.txt": read_lines,
     "labelmap.txt": read_lines,
-    "class_dict.csv": read_csv_table,
-    "classes.csv": read_csv_table,
-    "_classes.csv": read_csv_table,
-    "classes.json": read_json_table,
-    "class_names.json": read_json_table,
-    "labels.json": read_json_table,
+    "class_dict.csv": read_csv,
+    "classes.csv": read_csv,
+    "_classes.csv": read_csv,
+    "classes.json": read_json,
+    "class_names.json": read_json,
+    "labels.json": read_json,
     "objectInfo150.txt": read_ade,
     "classes.txt": read_lines,
     "class_names.txt": read_lines,
@@ -180,7 +180,7 @@ READERS: dict[str, Callable[[str, str], ClassTable | None]] = {  # by file name,
 }
 
 
-NOT_COUNTED = 255
+IGNORE_INDEX = 255
 GREYS = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L", "I;16N")
 TINT, STAINED = 24, 0.0005  # difference of channels, and share of pixels, up to which an image is grey
 NEAR, FEW, MOSTLY = 24, 8, 0.95  # of 0 or 255; other values; share of pixels
@@ -188,7 +188,7 @@ VOID = ("void", "unlabelled", "unlabeled", "ignore", "ignored", "unknown", "don'
 
 
 @dataclass(frozen=True)
-class Coding:
+class LabelMap:
     """How pixels of masks become class numbers.
 
     Attributes:
@@ -198,8 +198,8 @@ class Coding:
         classes: Names of the classes.
 
     Example:
-        >>> coding = Coding(np.array([0, 1, 9]), np.array([0, 1, 255], dtype=np.uint8), False, ("ground", "cat"))
-        >>> coding.apply(np.array([[0, 1, 9, 5]]))
+        >>> label_map = Coding(np.array([0, 1, 9]), np.array([0, 1, 255], dtype=np.uint8), False, ("ground", "cat"))
+        >>> label_map.apply(np.array([[0, 1, 9, 5]]))
         array([[  0,   1, 255, 255]], dtype=uint8)
     """
 
@@ -213,12 +213,12 @@ class Coding:
         if not self.colours and pixels.dtype == np.uint8:
             return self.table[pixels]
         place = np.searchsorted(self.codes, pixels).clip(max=len(self.codes) - 1)
-        return np.where(self.codes[place] == pixels, self.numbers[place], NOT_COUNTED).astype(np.uint8)
+        return np.where(self.codes[place] == pixels, self.numbers[place], IGNORE_INDEX).astype(np.uint8)
 
     @property
     def table(self) -> NDArray[np.uint8]:
         """The class number of each value of a byte `[256]`."""
-        table = np.full(256, NOT_COUNTED, dtype=np.uint8)
+        table = np.full(256, IGNORE_INDEX, dtype=np.uint8)
         small = self.codes < 256
         table[self.codes[small]] = self.numbers[small]
         return table
@@ -265,7 +265,7 @@ def has_colours(image: Image.Image) -> bool:
     return bool((np.ptp(pixels, axis=2) > TINT).mean() > STAINED)
 
 
-def is_coloured(content: bytes, table: ClassTable | None) -> bool:
+def is_coloured(content: bytes, table: LabelMapFile | None) -> bool:
     """Whether a mask speaks in colours: it has such that are not grey, or a palette of those in the table."""
     try:
         with Image.open(io.BytesIO(content), formats=readable_formats()) as image:
@@ -278,14 +278,14 @@ def is_coloured(content: bytes, table: ClassTable | None) -> bool:
         return False
 
 
-def make_coding(
+def make_label_map(
     source: str,
-    table: ClassTable | None,
+    table: LabelMapFile | None,
     present: Mapping[int, int],
     colours: bool,
     ignore: Sequence[str] | None,
     background: bool | None,
-) -> Coding:
+) -> LabelMap:
     """Decide what codes mean.
 
     Args:
@@ -302,22 +302,22 @@ def make_coding(
     names = code_names(source, table, present, colours, background)
     is_binary = not colours and is_black_and_white(present) and len(names) == 2
     if is_binary and len(present) > 2:
-        return smoothed_coding(tuple(names.values()))
+        return smoothed_label_map(tuple(names.values()))
     if is_binary:
         names = dict(zip((0, 255), names.values(), strict=True))
     elif not colours:
-        names.pop(NOT_COUNTED, None)
-    uncounted = uncounted_codes(source, names, ignore, table, colours)
+        names.pop(IGNORE_INDEX, None)
+    uncounted = ignored_codes(source, names, ignore, table, colours)
     if background is False:
         uncounted |= {0} & set(names)
-    codes = sorted(set(names) | uncounted | (set() if colours or 255 in names else {NOT_COUNTED}))
+    codes = sorted(set(names) | uncounted | (set() if colours or 255 in names else {IGNORE_INDEX}))
     counted = [code for code in (names if table is not None else codes) if code in names and code not in uncounted]
-    if len(counted) > NOT_COUNTED:
-        raise ValueError(f"{source} has {len(counted)} classes; at most {NOT_COUNTED} can be told apart in a map.")
+    if len(counted) > IGNORE_INDEX:
+        raise ValueError(f"{source} has {len(counted)} classes; at most {IGNORE_INDEX} can be told apart in a map.")
     numbers = {code: number for number, code in enumerate(counted)}
-    return Coding(
+    return LabelMap(
         np.array(codes, dtype=np.int64),
-        np.array([numbers.get(code, NOT_COUNTED) for code in codes], dtype=np.uint8),
+        np.array([numbers.get(code, IGNORE_INDEX) for code in codes], dtype=np.uint8),
         colours,
         tuple(names[code] for code in counted),
     )
@@ -330,14 +330,14 @@ def is_black_and_white(present: Mapping[int, int]) -> bool:
     return 255 in present and (others == 0 or (others > FEW and extremes >= MOSTLY * sum(present.values())))
 
 
-def smoothed_coding(classes: tuple[str, ...]) -> Coding:
+def smoothed_label_map(classes: tuple[str, ...]) -> LabelMap:
     """Every value counts as the nearer of 0 and 255, for masks whose edges were smoothed or saved as JPEG."""
     codes = np.arange(256)
-    return Coding(codes, (codes >= 128).astype(np.uint8), False, classes)
+    return LabelMap(codes, (codes >= 128).astype(np.uint8), False, classes)
 
 
 def code_names(
-    source: str, table: ClassTable | None, present: Mapping[int, int], colours: bool, background: bool | None
+    source: str, table: LabelMapFile | None, present: Mapping[int, int], colours: bool, background: bool | None
 ) -> dict[int, str]:
     """Names of the classes by code."""
     if table is None:
@@ -356,15 +356,15 @@ def code_names(
             )
         return dict(zip(table.colours, table.names, strict=True))
     values = table.values or tuple(range(len(table.names)))
-    highest = max((code for code in present if code != NOT_COUNTED), default=0)
+    highest = max((code for code in present if code != IGNORE_INDEX), default=0)
     if background is False and not table.values and highest == len(table.names):
         values = tuple(value + 1 for value in values)  # the names begin with the value 1
         return {0: "background", **dict(zip(values, table.names, strict=True))}
     return dict(zip(values, table.names, strict=True))
 
 
-def uncounted_codes(
-    source: str, names: Mapping[int, str], ignore: Sequence[str] | None, table: ClassTable | None, colours: bool
+def ignored_codes(
+    source: str, names: Mapping[int, str], ignore: Sequence[str] | None, table: LabelMapFile | None, colours: bool
 ) -> set[int]:
     """Codes that are not counted."""
     if ignore is None:

@@ -73,7 +73,7 @@ def test_lines_that_are_no_objects_are_noted(yolo: Path) -> None:
     )
     (yolo / "train/labels/2.txt").unlink()
     split = open_data(yolo).train
-    assert split.flaws.counts == {
+    assert split.issues.counts == {
         "line that can't be read": 3,
         "annotation of an unknown category": 1,
         "image without a file of labels": 1,

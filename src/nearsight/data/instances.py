@@ -1,4 +1,4 @@
-"""Objects of an image: boxes, classes, and masks that stay outlines or run lengths until they are needed."""
+"""Instances of an image: boxes, classes, and masks that stay polygons or RLE until they are needed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 Rle = dict[str, Any]  # COCO's run lengths: `size` [height, width] and `counts`, as bytes
 Shape = list[NDArray[np.float32]] | Rle  # rings of points [p, 2], or run lengths
 
 
 @dataclass(frozen=True)
-class Objects:
+class Instances:
     """The objects of one image, in its pixels.
 
     Attributes:
@@ -37,7 +38,7 @@ class Objects:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def keep(self, kept: NDArray[np.bool_]) -> "Objects":
+    def keep(self, kept: NDArray[np.bool_]) -> "Instances":
         """Some of the objects `[n]`."""
         shapes = (
             None if self.shapes is None else [shape for shape, stays in zip(self.shapes, kept, strict=True) if stays]
@@ -45,13 +46,13 @@ class Objects:
         arrays = {name: getattr(self, name)[kept] for name in ("boxes", "labels", "crowd", "area")}
         return replace(self, shapes=shapes, **arrays)
 
-    def tidy(self) -> "Objects":
+    def tidy(self) -> "Instances":
         """Boxes cut off at the image's border; those without extent are left out."""
         height, width = self.size
         boxes = self.boxes.clip(0, np.array([width, height, width, height], dtype=np.float32))
         return replace(self, boxes=boxes).keep(np.all(boxes[:, 2:] > boxes[:, :2], axis=1))
 
-    def resized(self, size: tuple[int, int]) -> "Objects":
+    def resized(self, size: tuple[int, int]) -> "Instances":
         """The objects of the image in another size."""
         if size == self.size:
             return self
@@ -147,10 +148,10 @@ def encode_masks(masks: NDArray[np.bool_]) -> list[Rle]:
     return codec.encode(np.asfortranarray(masks.transpose(1, 2, 0).astype(np.uint8)))
 
 
-class Outlines:
+class MaskList:
     """The masks of many objects in a few arrays, which worker processes share.
 
-    Objects are added in order; an object without a mask is added as None.
+    Instances are added in order; an object without a mask is added as None.
     """
 
     def __init__(self) -> None:
@@ -169,13 +170,13 @@ class Outlines:
         self._codes.append(shape["counts"] if isinstance(shape, dict) else b"")
         self._code_sizes.append(tuple(shape["size"]) if isinstance(shape, dict) else (0, 0))
 
-    def pack(self, order: NDArray[np.int64]) -> "PackedOutlines":
+    def pack(self, order: NDArray[np.int64]) -> "PackedMasks":
         """All masks in a given order of the objects, in arrays."""
         ring_starts = np.concatenate([[0], np.cumsum(self._rings, dtype=np.int64)]).astype(np.int64)
         rings = [ring for number in order for ring in range(ring_starts[number], ring_starts[number + 1])]
         points = [self._points[ring] for ring in rings]
         codes = [self._codes[number] for number in order]
-        return PackedOutlines(
+        return PackedMasks(
             points=np.concatenate(points) if points else np.zeros((0, 2), dtype=np.float32),
             ring_ends=ends([self._ring_sizes[ring] for ring in rings]),
             object_ends=ends([self._rings[number] for number in order]),
@@ -186,7 +187,7 @@ class Outlines:
 
 
 @dataclass(frozen=True)
-class PackedOutlines:
+class PackedMasks:
     """Masks by number of the object.
 
     Attributes:
@@ -222,3 +223,88 @@ class PackedOutlines:
 def ends(sizes: Sequence[int]) -> NDArray[np.int64]:
     """Where pieces of these sizes end, after a 0."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
+
+
+MOST_DIGITS = 10  # characters of a run length, of five bits each
+
+
+def read_rle(value: dict[str, Any]) -> Rle | None:
+    """Run lengths, checked: they must fill their mask, or the codec would write past it."""
+    counts, size = value.get("counts"), value.get("size")
+    if not (isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) and side > 0 for side in size)):
+        return None
+    if isinstance(counts, list):
+        if not all(isinstance(run, int) and run >= 0 for run in counts) or sum(counts) != size[0] * size[1]:
+            return None
+        counts = encode_counts(counts)
+    elif isinstance(counts, str):
+        counts = counts.encode("utf-8")
+        runs = decode_counts(counts)
+        if runs is None or int(runs.sum()) != size[0] * size[1]:
+            return None
+    else:
+        return None
+    return {"size": size, "counts": counts}
+
+
+def encode_counts(runs: list[int]) -> bytes:
+    """COCO's text for run lengths: differences to the run before the last, five bits in a character."""
+    text = bytearray()
+    for place, run in enumerate(runs):
+        rest = run - runs[place - 2] if place > 2 else run
+        more = True
+        while more:
+            bits = rest & 0x1F
+            rest >>= 5
+            more = rest != (-1 if bits & 0x10 else 0)
+            text.append((bits | 0x20 if more else bits) + 48)
+    return bytes(text)
+
+
+def decode_counts(text: bytes) -> NDArray[np.int64] | None:
+    """The run lengths of COCO's text; None if it is none.
+
+    Example:
+        >>> expand(compress([6, 1, 40, 2, 4, 1]))
+        array([ 6,  1, 40,  2,  4,  1])
+    """
+    bits = np.frombuffer(text, dtype=np.uint8).astype(np.int64) - 48
+    last = np.flatnonzero(~bits & 0x20)  # of each number
+    if not len(bits) or bits.min() < 0 or bits.max() > 63 or last[-1:].tolist() != [len(bits) - 1]:
+        return None
+    first = np.concatenate([[0], last[:-1] + 1])
+    place = np.arange(len(bits)) - np.repeat(first, last + 1 - first)
+    if place.max() > MOST_DIGITS:
+        return None
+    numbers = np.add.reduceat((bits & 0x1F) << (5 * place), first)
+    numbers -= np.where(bits[last] & 0x10, np.int64(1) << (5 * (place[last] + 1)), 0)  # of negative ones
+    numbers[1::2] = np.cumsum(numbers[1::2])
+    numbers[2::2] = np.cumsum(numbers[2::2])
+    return numbers if numbers.min() >= 0 else None
+
+
+def encode_block(block: NDArray[np.bool_], corner: tuple[int, int], size: tuple[int, int]) -> Rle:
+    """Run lengths of a mask that is empty around a block; only the block is looked at.
+
+    Args:
+        block: The part that may hold something `[h, w]`.
+        corner: Its first row and column.
+        size: Height and width of the mask.
+
+    Example:
+        >>> expand(encode_block(np.array([[True, True]]), (1, 2), (3, 5))["counts"])
+        array([7, 1, 2, 1, 4])
+    """
+    from faster_coco_eval.core import mask as codec
+
+    height, width = size
+    columns = np.zeros((block.shape[1], block.shape[0] + 2), dtype=bool)  # masks run down, column by column
+    columns[:, 1:-1] = block.T
+    column, row = np.nonzero(columns[:, 1:] != columns[:, :-1])
+    edges = (column + corner[1]) * height + row + corner[0]
+    if block.shape[0] == height:  # runs may go on from the foot of a column to the head of the next
+        again = np.flatnonzero(edges[1::2][:-1] == edges[2::2])
+        edges = np.delete(edges, np.concatenate([2 * again + 1, 2 * again + 2]))
+    counts = np.diff(np.concatenate([[0], edges, [height * width]]))
+    counts = counts[:-1] if counts[-1] == 0 else counts
+    return codec.frPyObjects({"size": [height, width], "counts": counts.tolist()}, height, width)
