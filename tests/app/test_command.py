@@ -33,7 +33,8 @@ def test_what_can_not_be_opened_is_told_before_anything_listens(arguments: list[
     assert isinstance(outcome.exception, ValueError) and words in str(outcome.exception)
 
 
-def test_it_starts_answers_and_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_it_starts_answers_and_leaves_nothing_behind(tmp_path: Path, ending: signal.Signals) -> None:
     pytest.importorskip("gradio", reason="gradio is not installed")
     port = any_port()
     line = [sys.executable, "-m", "nearsight", "app", "lit_nano", "--port", str(port)]
@@ -51,7 +52,7 @@ def test_it_starts_answers_and_leaves_nothing_behind(tmp_path: Path) -> None:
             assert answered
             assert [path.name for path in tmp_path.glob("nearsight-app-*")]
         finally:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(ending)
             _, said = process.communicate(timeout=60)
     assert f"Nearsight is at http://127.0.0.1:{port}" in said and "Traceback" not in said
     assert not list(tmp_path.glob("nearsight-app-*"))

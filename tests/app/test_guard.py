@@ -1,16 +1,21 @@
 """Nobody reads files of the machine through the page, comes in without the password, or is called by it."""
 
 import base64
+import http.client
+import itertools
 import json
+import os
 import urllib.error
 import urllib.request
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from nearsight.app import guard
 from nearsight.app.guard import MOST_BODY, OUTSIDE
 from nearsight.app.serve import check_access, free_port
 
@@ -111,16 +116,69 @@ def test_a_large_body_is_refused_before_it_comes(address: str) -> None:
     assert status == 413 and b"12 MB are the most" in body
 
 
-def test_the_password_opens_everything_and_nothing_opens_without(guarded: str) -> None:
-    def header(password: str) -> dict[str, str]:
-        return {"authorization": "Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()}
+def test_a_large_body_that_does_not_say_so_is_refused_in_a_sentence(address: str) -> None:
+    folder = Path(os.environ["GRADIO_TEMP_DIR"])
+    held = guard.size_of(folder)
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+    head = b'--x\r\ncontent-disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+    chunks = itertools.chain([head], itertools.repeat(bytes(2**20), 40))
+    kind = {"content-type": "multipart/form-data; boundary=x", "transfer-encoding": "chunked"}
+    with suppress(BrokenPipeError, ConnectionResetError):  # the server need not listen to the end
+        connection.request("POST", "/gradio_api/upload", chunks, kind, encode_chunked=True)
+    answer = connection.getresponse()
+    assert answer.status == 413 and b"12 MB are the most" in answer.read()
+    assert guard.size_of(folder) == held
 
+
+def upload(address: str, content: bytes, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    start = b'--x\r\ncontent-disposition: form-data; name="files"; filename="a.png"\r\ncontent-type: image/png\r\n\r\n'
+    body = start + content + b"\r\n--x--\r\n"
+    kind = {"content-type": "multipart/form-data; boundary=x", **(headers or {})}
+    return ask(f"{address}/gradio_api/upload", body, kind)[:2]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}]
+)
+def test_a_page_of_another_site_can_not_upload(address: str, headers: dict[str, str]) -> None:
+    """Browsers send simple forms across sites without asking; they say where from, though."""
+    status, body = upload(address, b"an image", headers)
+    assert status == 403 and b"sent by another site" in body
+    own = {"origin": address, "sec-fetch-site": "same-origin"}
+    assert upload(address, b"an image", own)[0] == 200
+
+
+def test_uploads_have_a_limit_together(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = guard.size_of(Path(os.environ["GRADIO_TEMP_DIR"]))
+    monkeypatch.setattr(guard, "MOST_KEPT", held + 2**20)
+    outcomes = [upload(address, number.to_bytes(2, "big") * 2**17)[0] for number in range(6)]
+    assert outcomes[0] == 200 and outcomes[-1] == 507
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/redoc"])
+def test_nothing_describes_the_interface_to_strangers(address: str, path: str) -> None:
+    assert ask(address + path)[0] == 404
+
+
+def header(password: str) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()}
+
+
+def test_the_password_opens_everything_and_nothing_opens_without(guarded: str) -> None:
     for path in ("/", "/config", "/gradio_api/info", "/theme.css", "/gradio_api/upload", "/gradio_api/queue/join"):
-        for headers in ({}, header("wrong"), header(""), {"authorization": "Basic ?"}, {"authorization": "Bearer x"}):
-            status, body, answered = ask(guarded + path, headers=headers)
-            assert status == 401 and b"password is missing or wrong" in body
-            assert "Basic" in answered["www-authenticate"]
+        status, body, answered = ask(guarded + path)
+        assert status == 401 and b"password is missing or wrong" in body
+        assert "Basic" in answered["www-authenticate"]
+    for headers in (header("wrong"), header(""), {"authorization": "Basic ?"}, {"authorization": "Bearer x"}):
+        assert ask(guarded, headers=headers)[0] == 401
     assert ask(guarded, headers=header("correct horse battery"))[0] == 200
+
+
+def test_guesses_of_the_password_are_few(guarded: str) -> None:
+    outcomes = [ask(guarded, headers=header(f"guess {number}"))[0] for number in range(8)]
+    assert outcomes == [401] * guard.GUESSES + [429] * (8 - guard.GUESSES)
+    status, body, answered = ask(guarded, headers=header("correct horse battery"))
+    assert status == 429 and b"try again in" in body and 0 < int(answered["retry-after"]) <= guard.PAUSE
 
 
 def test_other_machines_need_a_password() -> None:

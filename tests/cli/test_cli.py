@@ -78,6 +78,19 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert outcome.stderr == ""
 
 
+def test_a_closed_output_is_told_in_a_sentence() -> None:
+    outcome = subprocess.run(f"{COMMAND} models >&-", shell=True, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 1
+    assert sentence(outcome) == "nearsight: Standard output is closed; send it to a file or to /dev/null."
+
+
+def test_a_terminal_without_unicode_shows_what_it_can() -> None:
+    plain = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)}
+    outcome = subprocess.run(f"{COMMAND} models nano", shell=True, capture_output=True, env=plain, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    assert b"localvit_nano" in outcome.stdout and outcome.stdout.isascii()
+
+
 def test_an_unknown_model_gets_a_sentence_with_the_nearest() -> None:
     said = sentence(run("models", "lightvt_tiny"))
     assert said.startswith("nearsight: No model matches 'lightvt_tiny'; did you mean 'lightvit_tiny'?")

@@ -5,9 +5,12 @@ import binascii
 import hmac
 import json
 import re
+import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from .uploads import MOST_BYTES
 
@@ -20,6 +23,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 MOST_BODY = MOST_BYTES + 2**20  # a file and what is around it
 MOST_MESSAGE = 2**18  # what the page sends about a click or a choice
+MOST_KEPT = 20 * MOST_BYTES  # of all uploads together, until the page ends
+GUESSES, PAUSE = 5, 60.0  # wrong passwords from one address, and seconds until it may try again
+ADDRESSES = 1000  # that are remembered for it
+CLOSED = ("/openapi.json", "/docs", "/redoc")  # which FastAPI would serve
 # Everything comes from here; Gradio's own scripts are inline and make functions of text.
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
@@ -37,7 +44,9 @@ OUTSIDE = re.compile(rb"<(?:link|meta)\b[^>]*https?://[^>]*>|<script\b[^>]*src=\
 
 
 class Guard:
-    """Asks for the password, refuses foreign host names and large bodies, and keeps the page from calling others.
+    """Asks for the password, refuses foreign sites, host names and large bodies, and keeps the page to itself.
+
+    Starlette has a middleware for host names alone; the rest would be our own either way, so all of it stands here.
 
     Args:
         app: What is guarded.
@@ -51,6 +60,7 @@ class Guard:
         self.password = password
         self.hosts = hosts
         self.folder = folder.resolve()
+        self.wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()  # by address: wrong passwords, and when last
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -61,17 +71,70 @@ class Guard:
         headers = dict(scope["headers"])
         if self.hosts is not None and host_name(headers.get(b"host", b"")) not in self.hosts:
             await refuse(send, 403, "This page is for this machine alone; open it as http://127.0.0.1.")
-        elif self.password is not None and not knows(headers.get(b"authorization", b""), self.password):
+        elif self.password is not None and (wait := self.seconds_to_wait(scope)):
+            pause = [(b"retry-after", str(wait).encode())]
+            await refuse(send, 429, f"Too many wrong passwords; try again in {wait} seconds.", pause)
+        elif self.password is not None and not self.lets_in(scope, headers.get(b"authorization", b"")):
             ask = [(b"www-authenticate", b'Basic realm="Nearsight: any name, and the password", charset="UTF-8"')]
             await refuse(send, 401, "The password is missing or wrong.", ask)
-        elif "/proxy=" in scope["path"]:
+        elif scope["method"] not in ("GET", "HEAD") and is_foreign(headers):
+            await refuse(send, 403, "That was sent by another site; use the page itself.")
+        elif "/proxy=" in scope["path"] or scope["path"].startswith(CLOSED):
             await refuse(send, 404, "There is nothing here.")
         elif length_of(headers) > MOST_BODY:
             await refuse(send, 413, f"That is too large; {MOST_BYTES // 2**20} MB are the most.")
         elif scope["method"] == "POST" and not scope["path"].endswith("/upload"):
             await self.pass_message(scope, receive, send)
+        elif scope["method"] == "POST" and size_of(self.folder) + max(length_of(headers), 1) > MOST_KEPT:
+            await refuse(send, 507, "The page holds all the images it can; start it anew, or use one that is there.")
         else:
-            await self.app(uncompressed(scope), counted(receive), Outgoing(send))
+            await self.pass_bounded(uncompressed(scope), receive, send)
+
+    def seconds_to_wait(self, scope: Scope) -> int:
+        """How long an address that guessed too often has to wait; 0 if it may come in."""
+        count, last = self.wrong.get(address_of(scope), (0, 0.0))
+        return max(0, round(last + PAUSE - time.monotonic())) if count >= GUESSES else 0
+
+    def lets_in(self, scope: Scope, authorization: bytes) -> bool:
+        """Whether a header has the password; guesses are counted, a request without one is none."""
+        assert self.password is not None
+        address = address_of(scope)
+        if knows(authorization, self.password):
+            self.wrong.pop(address, None)
+            return True
+        if authorization:
+            count, last = self.wrong.pop(address, (0, 0.0))
+            now = time.monotonic()
+            self.wrong[address] = (count + 1 if now - last < PAUSE else 1, now)
+            while len(self.wrong) > ADDRESSES:
+                self.wrong.popitem(last=False)
+        return False
+
+    async def pass_bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through; one whose body becomes too large without having said so is refused."""
+        total = 0
+
+        async def take() -> Message:
+            nonlocal total
+            message = await receive()
+            total += len(message.get("body", b""))
+            if total > MOST_BODY:
+                return {"type": "http.disconnect"}
+            return message
+
+        outgoing = Outgoing(send)
+
+        async def give(message: Message) -> None:
+            if total <= MOST_BODY:  # what the app says to a body that was cut off is not the reason
+                await outgoing(message)
+
+        try:
+            await self.app(scope, take, give)
+        except Exception:
+            if total <= MOST_BODY:
+                raise
+        if total > MOST_BODY:
+            await refuse(send, 413, f"That is too large; {MOST_BYTES // 2**20} MB are the most.")
 
     async def pass_message(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a message through that names no file but uploads. Gradio would take any path or address, and open it."""
@@ -155,19 +218,23 @@ def length_of(headers: dict[bytes, bytes]) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def counted(receive: Receive) -> Receive:
-    """The body as it comes, cut off where it becomes too large without having said so."""
-    total = 0
+def is_foreign(headers: dict[bytes, bytes]) -> bool:
+    """Whether a browser says that a page of another site sends this; programs that say nothing are no browsers."""
+    if headers.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none"):
+        return True
+    origin = headers.get(b"origin")
+    return origin is not None and urlsplit(origin).netloc.lower() != headers.get(b"host", b"").lower()
 
-    async def take() -> Message:
-        nonlocal total
-        message = await receive()
-        total += len(message.get("body", b""))
-        if total > MOST_BODY:
-            return {"type": "http.disconnect"}
-        return message
 
-    return take
+def address_of(scope: Scope) -> str:
+    """The address that a request comes from."""
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 async def refuse(send: Send, status: int, sentence: str, extra: list[tuple[bytes, bytes]] | None = None) -> None:

@@ -1,8 +1,11 @@
 """Put the page on a port of this machine."""
 
 import os
+import signal
 import socket
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,7 +61,7 @@ def page_server(sources: list[str], host: str, port: int, password: str | None =
         raise ValueError(f"The page needs a package ({error.name}); run `pip install nearsight[app]`.") from None
     from .page import look, make_page
 
-    with tempfile.TemporaryDirectory(prefix="nearsight-app-") as folder, gradio_settings(folder):
+    with ending_in_order(), tempfile.TemporaryDirectory(prefix="nearsight-app-") as folder, gradio_settings(folder):
         page = make_page(sources, Path(folder))
         inner = gradio.mount_gradio_app(
             FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
@@ -76,6 +79,19 @@ def page_server(sources: list[str], host: str, port: int, password: str | None =
         guarded = Guard(inner, password, LOCAL if host in LOCAL else None, Path(folder))
         settings = uvicorn.Config(guarded, host=host, port=port, log_level="error", timeout_graceful_shutdown=2)
         yield uvicorn.Server(settings)
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Let SIGTERM end the program as an exception does, so that the folder of uploads goes; uvicorn raises it again."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread hears signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """The command line. It starts without torch: what a command needs is imported when it runs."""
 
+import errno
+import io
 import os
 import sys
 import traceback
@@ -48,6 +50,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 def main() -> None:
     """Run the command line; what the library refuses becomes one sentence and exit code 1."""
+    prepare_output()
     try:
         app(prog_name="nearsight")
     except BrokenPipeError:  # whoever read the output (head, less) has seen enough
@@ -59,6 +62,28 @@ def main() -> None:
     except KeyboardInterrupt:
         print("nearsight: interrupted.", file=sys.stderr)
         sys.exit(130)
+
+
+class ClosedOutput(io.TextIOBase):
+    """A stream that was closed before the program began: writing to it fails with a sentence."""
+
+    def write(self, text: str) -> int:
+        """Refuse."""
+        raise OSError(errno.EBADF, "Standard output is closed; send it to a file or to /dev/null")
+
+
+def prepare_output() -> None:
+    """Streams that take any name, whatever the terminal's encoding, and fail in a sentence where they are closed."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:  # else the next file would become standard output
+        pass
+    os.close(handle)
+    if sys.stdout is None:
+        sys.stdout = ClosedOutput()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the end)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def is_refusal(error: Exception) -> bool:
