@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from nearsight.cli.models import SLOTS, Row, write_catalogue
 from nearsight.models import MODELS, Backbone
 from nearsight.models.backbone import pair
-from nearsight.models.catalogue import SLOTS, Row, write_catalogue
 from nearsight.models.counting import count
 from nearsight.models.spec import BackboneSpec, Layer, Stage, find_field
 from nearsight.parts import (

@@ -122,7 +122,7 @@ def test_convert_refuses_an_unknown_behaviour(tmp_path: Path) -> None:
 
 def test_a_bug_keeps_its_traceback() -> None:
     code = (
-        "import nearsight.models.catalogue as c, json\n"
+        "import nearsight.cli.models as c, json\n"
         "c._read_json = lambda: json.loads('{')\n"
         "import sys; sys.argv = ['nearsight', 'models']\n"
         "from nearsight.cli.shell import main; main()"

@@ -83,12 +83,12 @@ class Guard:
             await refuse(send, 404, "There is nothing here.")
         elif length_of(headers) > MOST_BODY:
             await refuse(send, 413, f"That is too large; {MOST_BYTES // 2**20} MB are the most.")
-        elif scope["method"] == "POST" and not scope["path"].endswith("/upload"):
-            await self.pass_message(scope, receive, send)
-        elif scope["method"] == "POST" and size_of(self.folder) + max(length_of(headers), 1) > MOST_KEPT:
-            await refuse(send, 507, "The page holds all the images it can; start it anew, or use one that is there.")
+        elif scope["method"] != "POST":
+            await self.app(uncompressed(scope), receive, Outgoing(send))
+        elif scope["path"].endswith("/upload"):
+            await self.pass_upload(scope, receive, send)
         else:
-            await self.pass_bounded(uncompressed(scope), receive, send)
+            await self.pass_message(scope, receive, send)
 
     def seconds_to_wait(self, scope: Scope) -> int:
         """How long an address that guessed too often has to wait; 0 if it may come in."""
@@ -110,45 +110,24 @@ class Guard:
                 self.wrong.popitem(last=False)
         return False
 
-    async def pass_bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through; one whose body becomes too large without having said so is refused."""
-        total = 0
-
-        async def take() -> Message:
-            nonlocal total
-            message = await receive()
-            total += len(message.get("body", b""))
-            if total > MOST_BODY:
-                return {"type": "http.disconnect"}
-            return message
-
-        outgoing = Outgoing(send)
-
-        async def give(message: Message) -> None:
-            if total <= MOST_BODY:  # what the app says to a body that was cut off is not the reason
-                await outgoing(message)
-
-        try:
-            await self.app(scope, take, give)
-        except Exception:
-            if total <= MOST_BODY:
-                raise
-        if total > MOST_BODY:
+    async def pass_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a file through that is not too large, also if it did not say how large it is, and finds room."""
+        body = await read_body(receive, MOST_BODY)
+        if body is None:
             await refuse(send, 413, f"That is too large; {MOST_BYTES // 2**20} MB are the most.")
+        elif size_of(self.folder) + len(body) > MOST_KEPT:
+            await refuse(send, 507, "The page holds all the images it can; start it anew, or use one that is there.")
+        else:
+            await self.app(scope, replayed(body, receive), Outgoing(send))
 
     async def pass_message(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a message through that names no file but uploads. Gradio would take any path or address, and open it."""
-        body = b""
-        more = True
-        while more and len(body) <= MOST_MESSAGE:
-            part = await receive()
-            body += part.get("body", b"")
-            more = part["type"] == "http.request" and part.get("more_body", False)
+        body = await read_body(receive, MOST_MESSAGE)
         try:
-            allowed = len(body) <= MOST_MESSAGE and (not body or all(map(self.is_upload, paths_in(json.loads(body)))))
+            allowed = body is not None and (not body or all(map(self.is_upload, paths_in(json.loads(body)))))
         except (ValueError, RecursionError):
             allowed = False
-        if not allowed:
+        if body is None or not allowed:
             await refuse(send, 403, "That file was not uploaded here; drop an image on the page.")
             return
         await self.app(scope, replayed(body, receive), Outgoing(send))
@@ -171,6 +150,17 @@ def paths_in(message: Any) -> Iterator[Any]:
     elif isinstance(message, list):
         for value in message:
             yield from paths_in(value)
+
+
+async def read_body(receive: Receive, most: int) -> bytes | None:
+    """The whole body of a request; None if it has more than so many bytes."""
+    parts, total, more = [], 0, True
+    while more and total <= most:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        total += len(parts[-1])
+        more = message["type"] == "http.request" and message.get("more_body", False)
+    return b"".join(parts) if total <= most else None
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

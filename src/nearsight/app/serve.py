@@ -14,6 +14,7 @@ from typing import Any
 from .guard import LOCAL, Guard
 
 SHORTEST = 8  # characters of a password beyond this machine
+MOST_AT_ONCE = 100  # connections
 
 
 def check_access(host: str, password: str | None) -> None:
@@ -77,7 +78,14 @@ def page_server(sources: list[str], host: str, port: int, password: str | None =
         )
         page.has_launched = True  # else, mounted as it is, Gradio does not check which files it is told to open
         guarded = Guard(inner, password, LOCAL if host in LOCAL else None, Path(folder))
-        settings = uvicorn.Config(guarded, host=host, port=port, log_level="error", timeout_graceful_shutdown=2)
+        settings = uvicorn.Config(
+            guarded,
+            host=host,
+            port=port,
+            log_level="error",
+            timeout_graceful_shutdown=2,
+            limit_concurrency=MOST_AT_ONCE,
+        )
         yield uvicorn.Server(settings)
 
 

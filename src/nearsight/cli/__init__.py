@@ -1,1 +1,5 @@
-"""The commands of the command line, a file for each group."""
+"""The command line, a file for each command: thin shells over the verbs of `nearsight`."""
+
+from .shell import main
+
+__all__ = ["main"]

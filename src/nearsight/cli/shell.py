@@ -15,12 +15,15 @@ from .. import __version__
 from .app import app as open_app
 from .bench import bench
 from .compare import compare
+from .convert import convert
 from .data import data_app
 from .evaluate import evaluate, predict
 from .explain import explain
 from .export import export
 from .matrix import matrix
+from .models import models
 from .probe import probe
+from .reproduce import reproduce
 from .train import train
 
 app = typer.Typer(
@@ -43,9 +46,10 @@ app.command("app")(open_app)
 app.command()(export)
 app.command()(compare)
 app.command()(bench)
+app.command()(models)
+app.command()(convert)
+app.command()(reproduce)
 app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(matrix)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def main() -> None:
@@ -123,93 +127,6 @@ def options(
     ] = False,
 ) -> None:
     """Vision transformers that look close first."""
-
-
-@app.command()
-def models(
-    pattern: Annotated[
-        str | None, typer.Argument(help="A piece of a name, a pattern like 'lit_*', or a family.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the models: what fills their slots, their size and their cost."""
-    from ..models.catalogue import read_catalogue
-
-    rows = read_catalogue(pattern)
-    if as_json:
-        from ..console import print_json
-
-        print_json([row.as_dict() for row in rows])
-        return
-    from ..console import make_console, models_table
-
-    console = make_console()
-    console.print(models_table(rows, console.width))
-
-
-@app.command()
-def convert(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="Released checkpoint (.pth, .pt, .bin, .safetensors).")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="File to write (.safetensors).")],
-    behaviour: Annotated[str, typer.Option(help="Where release and paper differ: released or paper.")] = "released",
-    act: Annotated[str, typer.Option(help="LocalViT's activation: hswish or relu6.")] = "hswish",
-    channel_attention: Annotated[str, typer.Option(help="LocalViT's ECA: eca or eca_hsigmoid.")] = "eca",
-    heads: Annotated[int | None, typer.Option(help="Attention heads, where the file can't tell.")] = None,
-    trained_window: Annotated[
-        int | None, typer.Option(help="Swin v2: window before fine-tuning with a larger.")
-    ] = None,
-) -> None:
-    """Convert a released checkpoint to a safetensors file that knows its model."""
-    from ..checkpoints import convert as convert_file
-    from ..checkpoints.format import read_description
-
-    written = convert_file(
-        source,
-        target,
-        behaviour=behaviour,
-        act=act,
-        channel_attention=channel_attention,
-        heads=heads,
-        trained_window=trained_window,
-    )
-    about = read_description(written)
-    print(
-        f"{source.name} is {about['name'] or 'a model without a registered name'} (family {about['origin']['family']})."
-    )
-    print(f"Wrote {written} and {written.with_suffix('.json').name}.")
-
-
-@app.command()
-def reproduce(
-    paper: Annotated[
-        str | None, typer.Argument(help="localvit, lightvit, lit, dwconv or life; all five without.")
-    ] = None,
-    as_json: AsJson = False,
-    markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write all five papers' rows to a page.")
-    ] = None,
-) -> None:
-    """Count the papers' models and put the numbers beside the printed ones."""
-    from ..console import make_console, reproduction_summary, tracked
-    from ..reproduce.compare import judge
-    from ..reproduce.published import rows_of
-    from ..reproduce.report import print_table, to_json, to_markdown
-
-    rows_of(paper)  # refuse an unknown paper, or a page without a folder, before the work
-    if markdown and not markdown.absolute().parent.is_dir():
-        raise ValueError(f"{markdown} can't be written: there is no folder {markdown.parent}; make it first.")
-    rows = rows_of(None if markdown else paper)
-    verdicts = [judge(row) for row in tracked(rows, "Counting the models of the papers")]
-    if markdown:
-        markdown.write_text(to_markdown(verdicts), encoding="utf-8")
-        print(f"Wrote {markdown}.", file=sys.stderr)
-    wanted = [verdict for verdict in verdicts if paper in (None, verdict.row.paper)]
-    if as_json:
-        print(to_json(wanted))
-    elif paper:
-        print_table(wanted, make_console())
-    else:
-        make_console().print(reproduction_summary(wanted))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from nearsight.console import models_table
+from nearsight.cli.models import models_table, read_catalogue
 from nearsight.models import MODELS
-from nearsight.models.catalogue import read_catalogue
 from nearsight.models.options import apply_options
 from tools.catalogue import slot_texts, summarise
 
