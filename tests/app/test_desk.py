@@ -17,7 +17,7 @@ from nearsight.app.panels import METHODS, Wish, draw_tiles
 from nearsight.app.session import Choice, Desk, offered
 from nearsight.data.dense.transforms import SceneInput
 from nearsight.explanation import attention, receptive_field
-from nearsight.explanation.panels import VEIL, limits
+from nearsight.explanation.figures import VEIL, limits
 from nearsight.heads import DenseModel, DenseSpec, LinearHead
 from nearsight.heads.saved import save_dense
 from nearsight.models import MODELS

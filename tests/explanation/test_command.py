@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 
 from nearsight.cli.shell import app
 from nearsight.config.recipe import ModelChoice
-from nearsight.explanation.drawing import draw_rows
+from nearsight.explanation.figures import Panel, draw_rows, panels_of
 from nearsight.explanation.maps import Maps
 from nearsight.explanation.model import RANDOM, open_model
-from nearsight.explanation.panels import Panel, panels_of
 from nearsight.plots.style import to_png
 from nearsight.runs.predictor import save_trained
 from nearsight.tasks.build import build

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from nearsight.cli.shell import app
 from nearsight.data.dense.transforms import SceneInput
 from nearsight.explanation.faithfulness import score
+from nearsight.explanation.maps import view_of
 from nearsight.explanation.methods import METHODS, Wishes
 from nearsight.explanation.model import open_model
-from nearsight.explanation.views import view_of
 from nearsight.heads import DenseModel, DenseSpec, LinearHead, Retina
 from nearsight.heads.saved import save_dense
 from nearsight.models import MODELS

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nearsight.explanation.probe import Findings, open_subject, probe, strip_projections, wrap
-from nearsight.explanation.probe.matrices import connection_matrix
-from nearsight.explanation.probe.paper import OTHERS, ROWS, Row, Size, measure_rows
-from nearsight.explanation.probe.rows import draw, jacobian_rows, one_channel
+from nearsight.explanation.probing import Findings, open_subject, probe, strip_projections, wrap
+from nearsight.explanation.probing.figures import connection_matrix
+from nearsight.explanation.probing.layer import draw, jacobian_rows, one_channel
+from nearsight.explanation.probing.paper import OTHERS, ROWS, Row, Size, measure_rows
 from nearsight.lattice import Grid
 from nearsight.parts import DepthWise, LinearQkv, LocalMlp, Sliding, Window
 from nearsight.parts.slots import Site

@@ -12,9 +12,9 @@ from torch import nn
 from typer.testing import CliRunner
 
 from nearsight.cli.probe import probe as command
-from nearsight.explanation.probe import open_subject, probe
-from nearsight.explanation.probe.relations import EDGES, NODES, Measured, holds, measure_nodes
-from nearsight.explanation.probe.torch_layers import parse_layer
+from nearsight.explanation.probing import open_subject, probe
+from nearsight.explanation.probing.figures import EDGES, NODES, Measured, holds, measure_nodes
+from nearsight.explanation.probing.open import parse_layer
 
 APP = typer.Typer()
 APP.command()(command)

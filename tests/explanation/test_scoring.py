@@ -15,18 +15,19 @@ from nearsight.explanation import faithfulness as scoring
 from nearsight.explanation.faithfulness import (
     area,
     centre_map,
+    class_masks,
     curves,
+    fraction_interval,
     highest,
     interval,
+    mask_in_view,
     order,
     score,
-    share,
     write_scores,
 )
+from nearsight.explanation.maps import view_of
 from nearsight.explanation.model import Opened, open_model
-from nearsight.explanation.predicted import predicted_classes
-from nearsight.explanation.truth import in_view, places_of
-from nearsight.explanation.views import view_of
+from nearsight.explanation.targets import predicted_targets
 
 
 class Corner(nn.Module):
@@ -67,11 +68,11 @@ def test_every_step_takes_as_many_pixels_the_highest_first() -> None:
 
 @pytest.mark.parametrize("hit", [0, 1])
 def test_few_images_that_all_agree_are_no_certainty(hit: int) -> None:
-    found = share(np.full(14, float(hit)), np.repeat(np.arange(7), 2).tolist(), seed=0)
+    found = fraction_interval(np.full(14, float(hit)), np.repeat(np.arange(7), 2).tolist(), seed=0)
     exact = binomtest(7 * hit, 7).proportion_ci(0.95, "exact")
     assert (found.low, found.high) == (pytest.approx(exact.low), pytest.approx(exact.high))
     mixed = np.tile([0.0, 1.0], 7)
-    assert share(mixed, range(14), seed=0) == interval(mixed, range(14), seed=0)
+    assert fraction_interval(mixed, range(14), seed=0) == interval(mixed, range(14), seed=0)
 
 
 def test_intervals_are_wider_when_maps_share_an_image() -> None:
@@ -92,28 +93,28 @@ def test_the_highest_place_and_the_middle() -> None:
 def test_places_follow_the_view() -> None:
     image = Image.new("RGB", (40, 20))
     boxes = torch.tensor([[10.0, 0.0, 20.0, 10.0], [0.0, 0.0, 5.0, 5.0]])
-    places = places_of({"boxes": boxes, "labels": torch.tensor([3, 1])}, image)
+    places = class_masks({"boxes": boxes, "labels": torch.tensor([3, 1])}, image)
     view = view_of(image, Input((16, 16)))  # the middle 20 x 20
     expected = np.zeros((16, 16), dtype=bool)
     expected[:8, :8] = True
-    np.testing.assert_array_equal(in_view(places[3], view), expected)
-    assert not in_view(places[1], view).any()
+    np.testing.assert_array_equal(mask_in_view(places[3], view), expected)
+    assert not mask_in_view(places[1], view).any()
 
 
 def test_predicted_classes_of_segmenters_and_detectors() -> None:
     logits = torch.zeros(1, 3, 4, 6)
     logits[0, 2, :, :2] = 5
-    found = predicted_classes(logits, 0, (4, 6))
+    found = predicted_targets(logits, 0, (4, 6))
     assert found.numbers == (0, 2) and found.masks.sum(dim=(1, 2)).tolist() == [16, 8]
-    assert predicted_classes(logits, 0, (4, 6), only=[2]).numbers == (2,)
+    assert predicted_targets(logits, 0, (4, 6), only=[2]).numbers == (2,)
     objects = {
         "boxes": torch.tensor([[0.0, 0.0, 2.0, 2.0], [3.0, 1.0, 6.0, 4.0], [0.0, 0.0, 6.0, 4.0]]),
         "labels": torch.tensor([4, 1, 0]),
         "scores": torch.tensor([0.9, 0.5, 0.1]),
     }
-    found = predicted_classes([objects], 0, (4, 6))
+    found = predicted_targets([objects], 0, (4, 6))
     assert found.numbers == (1, 4) and found.masks.sum(dim=(1, 2)).tolist() == [9, 4] and len(found.boxes) == 2
-    assert predicted_classes([{key: value[:0] for key, value in objects.items()}], 0, (4, 6)).numbers == ()
+    assert predicted_targets([{key: value[:0] for key, value in objects.items()}], 0, (4, 6)).numbers == ()
 
 
 def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +129,7 @@ def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> 
             self.inside(images)
             return logits
 
-    data = scoring.open_known(
+    data = scoring.open_annotated(
         "shapes?size=32&images=60",
         Opened(nn.Identity(), "", "segment", ("disc", "square", "triangle", "star", "ring", "cross"), PLAIN, True),
     )
@@ -137,7 +138,7 @@ def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> 
     logits[:, 1, :, 8:] = 9
     place = np.zeros((16, 16), dtype=bool)
     place[:, 8:] = True
-    known = scoring.Known("one", view_of(Image.new("RGB", (16, 16)), PLAIN), {1: place})
+    known = scoring.AnnotatedImage("one", view_of(Image.new("RGB", (16, 16)), PLAIN), {1: place})
     opened = Opened(Oracle().eval(), "oracle", "segment", ("a", "b", "c", "d", "e", "f"), PLAIN, True)
     cases = scoring.cases_of(opened, known, ["prediction", "dense-rollout"], np.random.default_rng(0))
     assert [case.number for case in cases] == [1] and set(cases[0].maps) == {

@@ -8,11 +8,10 @@ from timm.models.volo import OutlookAttention
 
 from nearsight.models import MODELS
 from nearsight.reproduce import judge, lightvit_formula, rows_of
-from nearsight.reproduce.figures import Figure, agrees, between, rounds_twice, rounds_up, truncates
-from nearsight.reproduce.own import plan
+from nearsight.reproduce.papers import plan
 from nearsight.reproduce.published import Row
-from nearsight.reproduce.recipe import Recipe, recipe
-from nearsight.reproduce.register import REGISTER, explain
+from nearsight.reproduce.recipes import Recipe, recipe
+from nearsight.reproduce.register import REGISTER, Figure, agrees, between, explain, rounds_twice, rounds_up, truncates
 from nearsight.retrofit.into_timm import OnTokens
 
 

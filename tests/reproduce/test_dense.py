@@ -9,8 +9,8 @@ from nearsight.heads import CascadeMaskRcnn, DenseModel, DenseSpec, MaskRcnn, Up
 from nearsight.models import MODELS
 from nearsight.models.counting import count
 from nearsight.reproduce import judge, rows_of
-from nearsight.reproduce.dense import DenseRecipe, plan_dense, survey
 from nearsight.reproduce.published import Row
+from nearsight.reproduce.recipes import DenseRecipe, plan_dense, survey
 
 
 def find(paper: str, table: str, name: str, head: str) -> Row:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nearsight.reproduce import PAPERS, reproduce, rows_of
-from nearsight.reproduce.recipe import NOT_SHIPPED
-from nearsight.reproduce.report import register_line, section, summary, to_json, used
+from nearsight.reproduce.recipes import NOT_SHIPPED
+from nearsight.reproduce.verdicts import register_line, section, summary, to_json, used
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 STATUSES = {

@@ -15,11 +15,11 @@ from torch import Tensor
 from ..data.transforms import Input
 from ..explanation import Capture, Layer, Maps, capture, dense_rollout, grad_cam, rollout
 from ..explanation.capture import evaluating
+from ..explanation.gradients import output_of
+from ..explanation.maps import View as Part
+from ..explanation.maps import view_of
 from ..explanation.model import Opened, open_model
-from ..explanation.predicted import Predicted, predicted_classes
-from ..explanation.receptive_field import output_of
-from ..explanation.views import View as Part
-from ..explanation.views import view_of
+from ..explanation.targets import Targets, predicted_targets
 from ..prediction.values import Answer
 
 UNTRAINED = 64  # pixels: the side in which a model with random weights sees pictures, unless told otherwise
@@ -99,9 +99,9 @@ class View:
         return self.part.picture.resize(size, Image.Resampling.BICUBIC)
 
     @cached_property
-    def predicted(self) -> Predicted:
+    def predicted(self) -> Targets:
         """The classes that a segmenter or detector found, and where."""
-        return predicted_classes(self.seen.output, 0, self.part.size, sure=self.opened.threshold)
+        return predicted_targets(self.seen.output, 0, self.part.size, sure=self.opened.threshold)
 
     @cached_property
     def answers(self) -> tuple[Answer, ...]:

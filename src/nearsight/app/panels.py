@@ -14,8 +14,8 @@ from PIL import Image, ImageColor, ImageDraw
 from ..explanation import attention, global_tokens, kernels, sampling_points
 from ..explanation.attention import middle
 from ..explanation.capture import Layer
+from ..explanation.figures import MARK, SHARES, SIGNED, VEIL, limits, number
 from ..explanation.maps import Maps
-from ..explanation.panels import MARK, SHARES, SIGNED, VEIL, limits, number
 from ..ops.attention_matrix import GatherMatrix, KernelMatrix
 from ..plots.style import COLOURS, abbreviate
 from ..prediction.values import Answer

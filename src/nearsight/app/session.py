@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from ..explanation.drawing import draw_rows
+from ..explanation.figures import Panel, draw_rows
 from ..explanation.model import open_model
-from ..explanation.panels import Panel
 from ..factory import list_models
 from ..plots.style import to_png
 from .cache import Looking, Recent, View

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from ..comparison.report import figure
 from ..interval import Interval
-from ..reproduce.own import plan
+from ..reproduce.papers import plan
 from ..reproduce.published import Row, published_rows
-from ..reproduce.recipe import Recipe
+from ..reproduce.recipes import Recipe
 from .results import Bench, Growth, Key, growths
 
 # timm's names of models that are hosts here.

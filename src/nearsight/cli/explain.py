@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from ..explanation.maps import View
     from ..explanation.methods import Explanation, Wishes
     from ..explanation.model import Opened
-    from ..explanation.views import View
 
 NAMES = (
     "attention, rollout, dense-rollout, global-tokens (LightViT), sampling (LIT), probability-grids, kernels (DWNet), "
@@ -114,7 +114,7 @@ def read_views(opened: "Opened", files: Iterable[str], size: int | None) -> "Ite
     """The files that can be read, as the model is shown them."""
     from ..data.image import decode
     from ..data.samples import BadImage
-    from ..explanation.views import view_of
+    from ..explanation.maps import view_of
 
     for file in files:
         try:
@@ -168,8 +168,8 @@ def explain_many(
 ) -> int:
     """One figure of all images together: the mean attention of one place."""
     from ..console import tracked
-    from ..explanation.drawing import draw_grids
-    from ..explanation.grids import probability_grids
+    from ..explanation.attention import probability_grids
+    from ..explanation.figures import draw_grids
     from ..explanation.methods import OVER_MANY, Explanation
 
     if len(places) > 1:

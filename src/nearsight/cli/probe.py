@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ..explanation.probe import Findings, Subject
+    from ..explanation.probing import Findings, Subject
 
 
 def probe(
@@ -41,9 +41,9 @@ def probe(
         raise ValueError("Name what is to be probed, such as `nearsight probe window depthwise`, or give --tables.")
     if draw is not None and draw.exists() and not draw.is_dir():
         raise ValueError(f"--draw {draw} is a file; give the name of a folder.")
-    from ..explanation.probe import open_subject
-    from ..explanation.probe import probe as measure
-    from ..explanation.probe.named import parse_shape
+    from ..explanation.probing import open_subject
+    from ..explanation.probing import probe as measure
+    from ..explanation.probing.open import parse_shape
 
     shape = None if size is None else parse_shape(size)
     found: list[tuple[Subject, Findings]] = []
@@ -67,7 +67,7 @@ def probe(
 def show(found: "list[tuple[Subject, Findings]]") -> None:
     """Print what was found, layer by layer."""
     from ..console import make_console
-    from ..explanation.probe.report import findings_text
+    from ..explanation.probing.paper import findings_text
 
     console = make_console()
     for _, findings in found:
@@ -77,9 +77,8 @@ def show(found: "list[tuple[Subject, Findings]]") -> None:
 def run_tables(as_json: bool, draw: Path | None, seed: int) -> list[dict[str, Any]]:
     """Measure the paper's tables, print them unless JSON is wanted, and draw them if asked for."""
     from ..console import make_console, tracked
-    from ..explanation.probe.paper import OTHERS, ROWS, measure_rows
-    from ..explanation.probe.report import as_json as row_json
-    from ..explanation.probe.report import tables_text
+    from ..explanation.probing.paper import OTHERS, ROWS, measure_rows, tables_text
+    from ..explanation.probing.paper import as_json as row_json
 
     verdicts = measure_rows([*ROWS, *OTHERS], seed=seed, follow=tracked)
     printed, others = verdicts[: len(ROWS)], verdicts[len(ROWS) :]
@@ -94,7 +93,7 @@ def write_layer(folder: Path, number: int, subject: "Subject", findings: "Findin
     """Draw one layer."""
     import re
 
-    from ..explanation.probe.matrices import draw_layer
+    from ..explanation.probing.figures import draw_layer
 
     name = re.sub(r"[^A-Za-z0-9._+-]+", "-", subject.name).strip("-.") or "layer"
     save(folder / f"{number + 1:02}-{name[:80]}.png", draw_layer(subject, findings, seed))
@@ -104,9 +103,8 @@ def write_tables(folder: Path, seed: int) -> None:
     """Draw the paper's Figures 1 and 3."""
     import torch
 
-    from ..explanation.probe.matrices import draw_matrices
-    from ..explanation.probe.paper import ROWS, measure_rows
-    from ..explanation.probe.relations import SMALLEST, WINDOWS, draw_relations, measure_nodes
+    from ..explanation.probing.figures import SMALLEST, WINDOWS, draw_matrices, draw_relations, measure_nodes
+    from ..explanation.probing.paper import ROWS, measure_rows
 
     small = [WINDOWS if row.name in ("Local MLP", "Local attention") else SMALLEST for row in ROWS]
     subjects, verdicts = [], []

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ..reproduce.compare import Verdict
+    from ..reproduce.verdicts import Verdict
 
 STATUSES = {  # title and style of each status
     "match": ("as printed", "green"),
@@ -36,9 +36,8 @@ def reproduce(
 ) -> None:
     """Count the papers' models and put the numbers beside the printed ones."""
     from ..console import make_console, tracked
-    from ..reproduce.compare import judge
     from ..reproduce.published import rows_of
-    from ..reproduce.report import print_table, to_json, to_markdown
+    from ..reproduce.verdicts import judge, print_table, to_json, to_markdown
 
     rows_of(paper)  # refuse an unknown paper, or a page without a folder, before the work
     if markdown and not markdown.absolute().parent.is_dir():

@@ -1,20 +1,23 @@
 """See what a model sees: attention, roll-out, sampling points, kernels, receptive fields; and whether it is true.
 
 Every method takes a model and images, or what `capture` returned, and gives a typed result that the functions of
-`nearsight.explanation.drawing` turn into figures of one style.
+`nearsight.explanation.figures` turn into figures of one style.
 """
 
-from .attention import Attention, attention
-from .cam import grad_cam
+from .attention import (
+    Attention,
+    GlobalTokens,
+    ProbabilityGrid,
+    ProbabilityGrids,
+    attention,
+    global_tokens,
+    probability_grids,
+)
 from .capture import Capture, Layer, capture
-from .dense_rollout import DenseRollout, dense_rollout, masks_of_boxes
-from .global_tokens import GlobalTokens, global_tokens
-from .grids import ProbabilityGrid, ProbabilityGrids, probability_grids
-from .kernels import Kernels, kernels
+from .gradients import grad_cam, receptive_field
+from .kernels import Kernels, SamplingPoints, kernels, sampling_points
 from .maps import Maps
-from .receptive_field import receptive_field
-from .rollout import rollout
-from .sampling import SamplingPoints, sampling_points
+from .rollout import DenseRollout, dense_rollout, masks_of_boxes, rollout
 
 __all__ = [
     "Attention",

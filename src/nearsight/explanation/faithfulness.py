@@ -1,7 +1,11 @@
-"""Take the places that a map names away from an image, or put them back, and ask the model again."""
+"""Whether maps are faithful: pointing game on annotated data, deletion and insertion curves, with their report.
+
+Deletion takes the pixels that a map ranks highest away from an image, insertion puts them back, and the model is asked
+again (Petsiuk et al., 2018).
+"""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from PIL import Image
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,18 +23,17 @@ from torch import Tensor
 from torchvision.transforms.v2.functional import gaussian_blur
 
 from ..atomic import write_whole
+from ..data.open import open_data
+from ..data.samples import BadImage, Split, Target
 from ..interval import Interval
 from ..plots.style import COLOURS, SMALL, SOFT, figure, tidy, to_png, write
 from .attention import attention
-from .cam import grad_cam
 from .capture import Capture, capture, evaluating
-from .dense_rollout import dense_rollout
-from .maps import Floats
+from .gradients import grad_cam
+from .maps import Floats, View, view_of
 from .model import Opened
-from .predicted import Predicted, predicted_classes
-from .rollout import rollout
-from .truth import Known, known_images, open_known
-from .views import View
+from .rollout import dense_rollout, masks_of_boxes, rollout
+from .targets import Targets, predicted_targets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +71,7 @@ def curves(
     gone = after < shares  # [steps + 1, 1, H, W]
     without = torch.where(gone, torch.zeros_like(image), image)
     back = torch.where(gone, image, blurred(image))
-    both = sureness(opened, torch.cat((without, back)), number, region)
+    both = confidence(opened, torch.cat((without, back)), number, region)
     return both[: steps + 1], both[steps + 1 :]
 
 
@@ -87,7 +91,7 @@ def blurred(image: Tensor) -> Tensor:
     return gaussian_blur(image, [kernel, kernel], [kernel / 3, kernel / 3])
 
 
-def sureness(opened: Opened, images: Tensor, number: int, region: Tensor | None) -> NDArray[np.float64]:
+def confidence(opened: Opened, images: Tensor, number: int, region: Tensor | None) -> NDArray[np.float64]:
     """How sure a model is of a class in each image `[B, 3, H, W]`: `[B]`.
 
     Of a classifier its probability; of a segmenter its mean probability in the region; of a detector the best score.
@@ -101,6 +105,98 @@ def sureness(opened: Opened, images: Tensor, number: int, region: Tensor | None)
     if chances.ndim == 3 and region is not None:
         chances = chances[:, : region.shape[0], : region.shape[1]][:, region].mean(dim=1)
     return chances.double().cpu().numpy()
+
+
+BACKGROUND = "background"  # a class that is no thing to point at
+PREFERRED = ("test", "val", "train")
+
+
+@dataclass(frozen=True)
+class AnnotatedImage:
+    """An image whose things have known places.
+
+    Attributes:
+        name: Of the image.
+        view: What the model is shown of it.
+        places: Where each class is, by the model's number of it `[H, W]`, in the pixels of the view.
+    """
+
+    name: str
+    view: View
+    places: dict[int, NDArray[np.bool_]]
+
+
+@dataclass(frozen=True)
+class AnnotatedData:
+    """A split whose things have known places, and the model's number of each of its classes."""
+
+    source: str
+    split_name: str
+    split: Split
+    numbers: dict[int, int]
+
+
+def open_annotated(source: str, opened: Opened) -> AnnotatedData:
+    """Open data whose things have known places, with classes that the model knows.
+
+    Raises:
+        ValueError: The data have labels only, or no class that the model knows.
+    """
+    data = open_data(source)
+    if getattr(data, "task", "classify") == "classify":
+        raise ValueError(
+            f"{source} has no places of objects, so maps can't be compared with them; give data with boxes or masks, "
+            "such as shapes, or a COCO folder."
+        )
+    splits = data.splits()
+    name = next(name for name in PREFERRED if name in splits)
+    numbers = {
+        place: opened.classes.index(kind)
+        for place, kind in enumerate(data.classes)
+        if kind in opened.classes and kind != BACKGROUND
+    }
+    if not numbers:
+        raise ValueError(
+            f"{opened.name} knows none of the classes of {source} ({', '.join(data.classes[:6])}); give a model "
+            "that was trained with them."
+        )
+    return AnnotatedData(source, name, splits[name], numbers)
+
+
+def annotated_images(known: AnnotatedData, opened: Opened, indices: Iterable[int]) -> Iterator[AnnotatedImage]:
+    """The readable images of a split with the places of what the model knows."""
+    for index in indices:
+        try:
+            image = known.split.read(index)
+            target = known.split.target(index)
+        except BadImage:
+            continue
+        view = view_of(image, opened.input)
+        places = {
+            known.numbers[kind]: mask_in_view(mask, view)
+            for kind, mask in class_masks(target, image).items()
+            if kind in known.numbers
+        }
+        yield AnnotatedImage(known.split.name(index), view, {kind: mask for kind, mask in places.items() if mask.any()})
+
+
+def class_masks(target: Target, image: Image.Image) -> dict[int, NDArray[np.bool_]]:
+    """Where each class is in an image `[H, W]`."""
+    if isinstance(target, Tensor):
+        classes = target.numpy()
+        return {int(kind): classes == kind for kind in np.unique(classes) if kind != 255}
+    assert isinstance(target, dict)
+    labels = target["labels"]
+    masks = target.get("masks")
+    places = masks_of_boxes(target["boxes"], (image.height, image.width)) if masks is None else masks
+    return {kind: places[labels == kind].any(dim=0).numpy() for kind in set(labels.tolist())}
+
+
+def mask_in_view(mask: NDArray[np.bool_], view: View) -> NDArray[np.bool_]:
+    """A mask of the image `[H, W]` in the pixels of a view of it."""
+    height, width = view.size
+    shown = Image.fromarray(mask.astype(np.uint8) * 255).resize((width, height), Image.Resampling.NEAREST, box=view.box)
+    return np.asarray(shown) > 127
 
 
 BASELINES = ("random", "centre")
@@ -192,14 +288,14 @@ def score(
         progress: Wraps the numbers of the images, to show how far the work is.
     """
     chosen = fitting(opened, methods)
-    known = open_known(source, opened)
+    known = open_annotated(source, opened)
     random = np.random.default_rng(seed)
     indices = np.sort(random.permutation(len(known.split))[:limit])
     hits: dict[str, list[list[float]]] = {name: [] for name in (*chosen, *BASELINES)}
     falls: dict[str, list[NDArray]] = {name: [] for name in hits}
     rises: dict[str, list[NDArray]] = {name: [] for name in hits}
     owners, covered, seen = [], [], 0
-    for image in known_images(known, opened, progress([int(index) for index in indices])):
+    for image in annotated_images(known, opened, progress([int(index) for index in indices])):
         seen += 1
         for case in cases_of(opened, image, chosen, random):
             owners.append(seen)
@@ -214,7 +310,7 @@ def score(
     rows = [
         MethodScore(
             name,
-            share(np.array(hits[name])[:, 0], owners, seed),
+            fraction_interval(np.array(hits[name])[:, 0], owners, seed),
             interval(area(falls[name]), owners, seed),
             interval(area(rises[name]), owners, seed),
             np.mean(falls[name], axis=0).astype(np.float32),
@@ -235,7 +331,7 @@ def fitting(opened: Opened, methods: Sequence[str] | None) -> list[str]:
     return list(methods or possible)
 
 
-def cases_of(opened: Opened, image: Known, methods: Sequence[str], random: np.random.Generator) -> list[Case]:
+def cases_of(opened: Opened, image: AnnotatedImage, methods: Sequence[str], random: np.random.Generator) -> list[Case]:
     """The classes that the model finds in an image and that are there, with their maps."""
     seen = capture(opened.model, image.view.normalised(opened.input))
     if opened.task == "classify":
@@ -246,7 +342,7 @@ def cases_of(opened: Opened, image: Known, methods: Sequence[str], random: np.ra
         made = {name: [map_of_answer(seen, name, number)] for name in methods}
         regions: list[Tensor | None] = [None]
     else:
-        predicted = predicted_classes(seen.output, 0, image.view.size, sure=opened.threshold, only=list(image.places))
+        predicted = predicted_targets(seen.output, 0, image.view.size, sure=opened.threshold, only=list(image.places))
         if not predicted.numbers:
             return []
         found = list(predicted.numbers)
@@ -272,7 +368,7 @@ def map_of_answer(seen: Capture, method: str, number: int) -> Floats:
     return grad_cam(seen.model, seen.images, classes=[number]).in_pixels()[0, 0]
 
 
-def maps_of_classes(seen: Capture, method: str, found: Predicted) -> list[Floats]:
+def maps_of_classes(seen: Capture, method: str, found: Targets) -> list[Floats]:
     """A map `[H, W]` for each class that a segmenter or detector found."""
     if method == "prediction":  # what was predicted, as a map: what the roll-out has to add to
         return [mask.float().cpu().numpy() for mask in found.masks]
@@ -324,14 +420,14 @@ def interval(values: NDArray[np.floating], owners: Sequence[int], seed: int) -> 
     return Interval(float(np.mean(values)), float(low), float(high))
 
 
-def share(hits: NDArray[np.floating], owners: Sequence[int], seed: int) -> Interval:
+def fraction_interval(hits: NDArray[np.floating], owners: Sequence[int], seed: int) -> Interval:
     """The same for hits and misses `[n]`: none or nothing but hits in few images is no certainty.
 
     A bootstrap draws the same again and again then. What other images would bring is bounded by the exact interval of a
     binomial share, counting images and not maps.
 
     Example:
-        >>> none = share(np.zeros(12), [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6], seed=0)
+        >>> none = fraction_interval(np.zeros(12), [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6], seed=0)
         >>> none.low, round(none.high, 2)
         (0.0, 0.46)
     """
@@ -342,9 +438,9 @@ def share(hits: NDArray[np.floating], owners: Sequence[int], seed: int) -> Inter
     return Interval(found.value, max(0.0, found.value - reach), min(1.0, found.value + reach))
 
 
-def spelled(found: Interval, share: bool) -> str:
+def spelled(found: Interval, fraction: bool) -> str:
     """A mean with its interval for people."""
-    if share:
+    if fraction:
         return f"{100 * found.value:.1f} % ({100 * found.low:.0f} to {100 * found.high:.0f})"
     return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
 
@@ -389,8 +485,8 @@ def draw_curves(scores: Scores) -> "Figure":
         colour = SOFT if row.method in BASELINES else COLOURS[number % len(COLOURS)]
         width = 1.3 if row.method == "random" else 1.9
         for place, curve in zip(axes, (row.deletion_curve, row.insertion_curve), strict=True):
-            share = np.linspace(0, 1, len(curve))
-            place.plot(share, curve, color=colour, linestyle=dashed, linewidth=width, label=row.method)
+            fraction_interval = np.linspace(0, 1, len(curve))
+            place.plot(fraction_interval, curve, color=colour, linestyle=dashed, linewidth=width, label=row.method)
     for place in axes:
         place.set(xlim=(0, 1), ylim=(0, None))
     legend = axes[1].legend(loc="lower right", frameon=False)

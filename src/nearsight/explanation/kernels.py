@@ -1,16 +1,18 @@
-"""The kernels that a convolution, or attention in a sliding window, has at chosen places."""
+"""What local parts look at: kernels at chosen positions, and the sampling points of deformable merges."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..ops.attention_matrix import KernelMatrix
+from ..ops.back_projection import BackProjection
 from ..parts.depthwise import DepthWiseModule, DynamicKernel, InhomogeneousKernel, SharedKernel
 from ..parts.sliding import SlidingModule
-from .attention import chosen_tokens, middle
+from .attention import chosen_tokens, middle, to_places
 from .capture import Capture, Layer, Subject, capture
 from .maps import Floats, Place, to_numpy
 
@@ -103,3 +105,111 @@ def kind_of(layer: Layer) -> str:
     if isinstance(spatial, SharedKernel):
         return "static" if spatial.weight.shape[1:3] == (1, 1) else "per place"
     return {DynamicKernel: "per image", InhomogeneousKernel: "predicted"}.get(type(spatial), "static")  # type: ignore[arg-type]
+
+
+TAPS = torch.tensor([(0, 0), (0, 1), (1, 0), (1, 1)])
+
+
+@dataclass(frozen=True)
+class SamplingPoints:
+    """The patches that some tokens of the last stage were sampled from.
+
+    Attributes:
+        points: Pixels (x, y), middle of the patch: `[B, cells, 4**merges, 2]`.
+        inside: Whether a point and all points on the way to it lie on the map `[B, cells, 4**merges]`; only then it
+            counts.
+        squares: The places of the tokens: left, top, right, bottom in pixels `[cells, 4]`.
+        image_size: Height and width of the images in pixels.
+    """
+
+    points: Floats
+    inside: NDArray
+    squares: Floats
+    image_size: tuple[int, int]
+
+    def arrays(self) -> dict[str, NDArray]:
+        """Everything as arrays, for a `.npz` file."""
+        return {"points": self.points, "inside": self.inside, "squares": self.squares}
+
+
+def sampling_points(
+    model: Subject,
+    images: Tensor | None = None,
+    *,
+    at: Place | Sequence[Place] | None = None,
+    between_cells: bool = False,
+) -> SamplingPoints:
+    """The places that tokens of the last stage were sampled from, through all deformable merges.
+
+    Each merge samples four places for a token; through three of them a token of LIT has 64 places in the image. A merge
+    that is not deformable takes the four cells below it.
+
+    Args:
+        model: The model, or what `capture` returned.
+        images: `[B, C, H, W]`; None with a capture.
+        at: Pixel (x, y) whose token is meant, or several; None: all tokens.
+        between_cells: Interpolate offsets between cells; else a place is rounded to its cell before the next merge is
+            asked, as in LIT's release.
+
+    Example:
+        >>> import nearsight
+        >>> model = nearsight.create_model("lit_nano", num_classes=3)  # offsets are zero before training
+        >>> found = sampling_points(model, torch.randn(1, 3, 32, 32), at=(12, 3))
+        >>> found.points.shape, found.squares[0].tolist()
+        ((1, 1, 16, 2), [8.0, 0.0, 16.0, 8.0])
+        >>> found.points[0, 0, :4].tolist()
+        [[9.0, 1.0], [11.0, 1.0], [9.0, 3.0], [11.0, 3.0]]
+    """
+    seen = capture(model, images)
+    passages = seen.passages
+    if not any(passage.offsets is not None for passage in passages):
+        raise ValueError("This model has no deformable merge, so nothing is sampled; LIT has (`nearsight models lit`).")
+    top = passages[-1].coarse
+    side = tuple(length * 2 ** len(passages) for length in seen.cell)
+    if at is None:
+        cells = [(row, column) for row in range(top.height) for column in range(top.width)]
+    else:
+        cells = []
+        for x, y in to_places(at):
+            seen.check_place(x, y)
+            cells.append((min(int(y // side[0]), top.height - 1), min(int(x // side[1]), top.width - 1)))
+    points = torch.tensor(cells, dtype=torch.float32, device=seen.images.device)
+    points = points[:, None].expand(len(seen.images), -1, -1, -1)  # [B, cells, 1, 2] as row, column
+    inside = torch.ones_like(points[..., 0], dtype=torch.bool)
+    for passage in reversed(passages):
+        points, inside = descend(passage, points, inside, between_cells)
+    height, width = seen.cell
+    pixels = torch.stack((points[..., 1] * width + width / 2, points[..., 0] * height + height / 2), dim=-1)
+    corners = [(c * side[1], r * side[0], (c + 1) * side[1], (r + 1) * side[0]) for r, c in cells]
+    return SamplingPoints(
+        to_numpy(pixels), inside.cpu().numpy(), to_numpy(torch.tensor(corners, dtype=torch.float32)), seen.image_size
+    )
+
+
+def descend(passage: BackProjection, points: Tensor, inside: Tensor, between_cells: bool) -> tuple[Tensor, Tensor]:
+    """From places on the coarse lattice `[B, cells, k, 2]` to the four samples of each: `[B, cells, 4k, 2]`."""
+    cells = points if between_cells else round_half_up(points)
+    moves = moves_at(passage, cells)  # [B, cells, k, 4, 2]
+    samples = 2 * cells[..., None, :] + TAPS.to(points) + moves
+    # A sample belongs to the cell whose middle is nearest.
+    limits = torch.tensor((passage.fine.height, passage.fine.width), device=points.device)
+    nearest = round_half_up(samples)
+    there = ((nearest >= 0) & (nearest < limits)).all(dim=-1) & inside[..., None]
+    return samples.flatten(2, 3), there.flatten(2)
+
+
+def moves_at(passage: BackProjection, cells: Tensor) -> Tensor:
+    """The offsets (dy, dx) of the four taps at places of the coarse lattice: `[B, cells, k, 2]` to `[..., 4, 2]`."""
+    if passage.offsets is None:
+        return cells.new_zeros(*cells.shape[:3], 4, 2)
+    rows, columns = passage.offsets.shape[2:]
+    # On the scale on which the outer edges of the lattice are -1 and 1; a place outside takes the nearest offset.
+    places = torch.stack(((2 * cells[..., 1] + 1) / columns - 1, (2 * cells[..., 0] + 1) / rows - 1), dim=-1)
+    offsets = passage.offsets.to(places)
+    found = F.grid_sample(offsets, places, mode="bilinear", padding_mode="border", align_corners=False)
+    return found.permute(0, 2, 3, 1).unflatten(-1, (4, 2))
+
+
+def round_half_up(places: Tensor) -> Tensor:
+    """To the nearest whole number; halves go up."""
+    return (places + 0.5).floor()

@@ -7,22 +7,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .attention import attention
-from .cam import grad_cam
+from .attention import attention, global_tokens
 from .capture import capture
-from .dense_rollout import dense_rollout
-from .drawing import DenseRow, draw_dense, draw_global_tokens, draw_kernels, draw_maps, draw_sampling
-from .global_tokens import global_tokens
-from .kernels import kernels
-from .maps import Place
+from .faithfulness import BACKGROUND
+from .figures import DenseRow, Panel, draw_dense, draw_global_tokens, draw_kernels, draw_maps, draw_sampling
+from .gradients import grad_cam, receptive_field
+from .kernels import kernels, sampling_points
+from .maps import Place, View
 from .model import Opened
-from .panels import Panel
-from .predicted import predicted_classes
-from .receptive_field import receptive_field
-from .rollout import rollout
-from .sampling import sampling_points
-from .truth import BACKGROUND
-from .views import View
+from .rollout import dense_rollout, rollout
+from .targets import predicted_targets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,7 +95,7 @@ def dense_row(opened: Opened, view: View, wishes: Wishes) -> DenseRow:
             "the run of a segmenter or detector."
         )
     seen = capture(opened.model, view.normalised(opened.input))
-    found = predicted_classes(seen.output, 0, view.size, sure=opened.threshold, only=wishes.classes or None)
+    found = predicted_targets(seen.output, 0, view.size, sure=opened.threshold, only=wishes.classes or None)
     if not found.numbers:
         asked = "any class" if not wishes.classes else ", ".join(map(opened.class_name, wishes.classes))
         raise ValueError(f"{opened.name} does not find {asked} in this image, so there is no map to make.")

@@ -7,8 +7,8 @@ Example:
     ('DeiT-T', 'deit_tiny, ratio=4', 'match')
 """
 
-from .compare import Verdict, judge, reproduce
-from .formula import lightvit_formula
 from .published import PAPERS, Row, rows_of
+from .recipes import lightvit_formula
+from .verdicts import Verdict, judge, reproduce
 
 __all__ = ["PAPERS", "Row", "Verdict", "judge", "lightvit_formula", "reproduce", "rows_of"]

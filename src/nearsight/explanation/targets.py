@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .dense_rollout import masks_of_boxes
+from .rollout import masks_of_boxes
 
 
 @dataclass(frozen=True)
-class Predicted:
+class Targets:
     """The classes that a model found in one image.
 
     Attributes:
@@ -31,9 +31,9 @@ class Predicted:
     sureness: tuple[float, ...]
 
 
-def predicted_classes(
+def predicted_targets(
     output: Any, image: int, size: tuple[int, int], *, sure: float = 0.5, only: Sequence[int] | None = None
-) -> Predicted:
+) -> Targets:
     """The classes in a model's answer for one image.
 
     Args:
@@ -43,17 +43,21 @@ def predicted_classes(
         sure: Score from which a detected object counts.
         only: Keep only these classes.
     """
-    found = regions_of(output[image], size) if isinstance(output, Tensor) else objects_of(output[image], size, sure)
+    found = (
+        segmentation_targets(output[image], size)
+        if isinstance(output, Tensor)
+        else detection_targets(output[image], size, sure)
+    )
     if only is None:
         return found
     kept = [place for place, number in enumerate(found.numbers) if number in only]
     boxes = tuple(box for box in found.boxes if box[1] in only)
     numbers = tuple(found.numbers[place] for place in kept)
     sureness = tuple(found.sureness[place] for place in kept)
-    return Predicted(numbers, found.masks[kept], found.regions, boxes, sureness)
+    return Targets(numbers, found.masks[kept], found.regions, boxes, sureness)
 
 
-def regions_of(logits: Tensor, size: tuple[int, int]) -> Predicted:
+def segmentation_targets(logits: Tensor, size: tuple[int, int]) -> Targets:
     """A segmenter's logits `[classes, H, W]`: the likeliest class at each pixel."""
     chances = logits[:, : size[0], : size[1]].float().softmax(dim=0)
     classes = chances.argmax(dim=0)
@@ -61,10 +65,10 @@ def regions_of(logits: Tensor, size: tuple[int, int]) -> Predicted:
     numbers = [number for number in counts.argsort(descending=True).tolist() if counts[number] > 0]
     masks = torch.stack([classes == number for number in numbers])
     sureness = tuple(float(chances[n][mask].mean()) for n, mask in zip(numbers, masks, strict=True))
-    return Predicted(tuple(numbers), masks, classes.cpu().numpy(), (), sureness)
+    return Targets(tuple(numbers), masks, classes.cpu().numpy(), (), sureness)
 
 
-def objects_of(found: dict[str, Tensor], size: tuple[int, int], sure: float) -> Predicted:
+def detection_targets(found: dict[str, Tensor], size: tuple[int, int], sure: float) -> Targets:
     """A detector's objects: the boxes (or masks, where it finds them) of each class together."""
     keep = found["scores"] >= sure
     boxes, labels, scores = (found[key][keep] for key in ("boxes", "labels", "scores"))
@@ -76,4 +80,4 @@ def objects_of(found: dict[str, Tensor], size: tuple[int, int], sure: float) -> 
     sides = ((box[0], box[1], box[2], box[3]) for box in boxes.tolist())
     drawn = tuple(zip(sides, labels.tolist(), strict=True))
     best = tuple(float(scores[labels == number].max()) for number in numbers)
-    return Predicted(tuple(numbers), together, None, drawn, best)
+    return Targets(tuple(numbers), together, None, drawn, best)

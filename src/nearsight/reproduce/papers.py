@@ -1,24 +1,176 @@
-"""What each row of the five papers describes, as a recipe."""
+"""What each row of the five papers describes, as a recipe: their own models, those they quote, their transplants."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import timm
 import torch
+from torch import nn
 
 from ..lattice import Grid
 from ..models import MODELS
 from ..models.counting import count_macs
+from ..models.hosts import t2t
 from ..models.lightvit import lightvit
-from ..parts import BiGate, ConcatMerge, DepthWise, Global, LinearQkv, LocalityFfn
+from ..models.registry import create_from_spec
+from ..models.spec import BackboneSpec
+from ..parts import BiGate, ConcatMerge, DepthWise, Global, LinearQkv, LocalityFfn, TokensToToken, Window
 from ..parts.slots import Site
-from .dense import DenseRecipe, plan_dense
-from .formula import lightvit_formula
+from ..retrofit import localize
 from .published import Row
-from .quoted import QUOTED
-from .recipe import Derived, NotBuilt, Recipe, measure, recipe
-from .transplants import with_depthwise, with_window_attention
+from .recipes import NOT_SHIPPED, DenseRecipe, Derived, NotBuilt, Recipe, lightvit_formula, measure, plan_dense, recipe
+
+QUOTED: dict[str, Recipe | NotBuilt] = {
+    # Convolutional networks
+    "ResNet-18": recipe("resnet18"),
+    "ResNet-50": recipe("resnet50"),
+    "ResNet-101": recipe("resnet101"),
+    "ResNet-152": recipe("resnet152"),
+    "ResNet-38 (two 3x3)": NOT_SHIPPED,
+    "ResNet-72 (two 3x3)": NOT_SHIPPED,
+    "ResNet-106 (two 3x3)": NOT_SHIPPED,
+    "HRNet-W18": recipe("hrnet_w18"),
+    "HRNet-W32": recipe("hrnet_w32"),
+    "HRNet-W48": recipe("hrnet_w48"),
+    "DenseNet-169": recipe("densenet169"),
+    "RegNet-4GF": recipe("regnety_040"),
+    "RegNetY-800M": recipe("regnety_008"),
+    "RegNetY-1.6G": recipe("regnety_016"),
+    "RegNetY-4G": recipe("regnety_040"),
+    "MobileNetV1": recipe("mobilenetv1_100"),
+    "MobileNetV2 (1.4)": recipe("mobilenetv2_140"),
+    "EfficientNet-B0": recipe("efficientnet_b0"),
+    "EfficientNet-B4": recipe("efficientnet_b4", 380),
+    # MLPs
+    "Mixer-B/16": recipe("mixer_b16_224"),
+    "Mixer-L/16": recipe("mixer_l16_224"),
+    "ResMLP-12": recipe("resmlp_12_224"),
+    "ResMLP-24": recipe("resmlp_24_224"),
+    "ResMLP-36": recipe("resmlp_36_224"),
+    "gMLP-Ti": recipe("gmlp_ti16_224"),
+    "gMLP-S": recipe("gmlp_s16_224"),
+    "gMLP-B": recipe("gmlp_b16_224"),
+    # Transformers that are hosts here
+    "DeiT-T": recipe("deit_tiny"),
+    "DeiT-Ti": recipe("deit_tiny"),
+    "DeiT-S": recipe("deit_small"),
+    "DeiT-B": recipe("deit_base"),
+    "DeiT-T (distilled)": recipe("deit_tiny_distilled"),
+    "DeiT-S (distilled)": recipe("deit_small_distilled"),
+    "T2T-ViT-7": recipe("t2t_vit_7"),
+    "TNT-T": recipe("tnt_tiny"),
+    "PVT-T": recipe("pvt_tiny"),
+    "PVT-Ti": recipe("pvt_tiny"),
+    "PVT-S": recipe("pvt_small"),
+    "PVT-M": recipe("pvt_medium"),
+    "PVT-L": recipe("pvt_large"),
+    "Swin-T": recipe("swin_tiny"),
+    "Swin-Ti": recipe("swin_tiny"),
+    "Swin-S": recipe("swin_small"),
+    "Swin-B": recipe("swin_base"),
+    # Transformers of timm
+    "ViT-B/16": recipe("vit_base_patch16_384", 384),
+    "ViT-L/16": recipe("vit_large_patch16_384", 384),
+    "PVTv2-B0": recipe("pvt_v2_b0"),
+    "PVTv2-B1": recipe("pvt_v2_b1"),
+    "PVTv2-B2": recipe("pvt_v2_b2"),
+    "PVT-v2": recipe("pvt_v2_b2"),
+    "MobileViT-XS": recipe("mobilevit_xs", 256),
+    "MobileViT-S": recipe("mobilevit_s", 256),
+    "Twins-PCPVT": recipe("twins_pcpvt_small"),
+    "Twins-PCPVT-S": recipe("twins_pcpvt_small"),
+    "Twins-SVT": recipe("twins_svt_small"),
+    "SVT-S": recipe("twins_svt_small"),
+    "CoaT-Lite": recipe("coat_lite_small"),
+    "CoaT": recipe("coat_small"),
+    "VOLO-d1": recipe("volo_d1_224"),
+    # Models without a maintained implementation
+    "SimViT-Micro": NOT_SHIPPED,
+    "LVT": NOT_SHIPPED,
+    "ResT-Small": NOT_SHIPPED,
+    "ResT-Base": NOT_SHIPPED,
+    "Shuffle Transformer": NOT_SHIPPED,
+    "CvT-21": NOT_SHIPPED,
+}
+
+
+@dataclass(frozen=True)
+class Transplant:
+    """A row of a paper that puts its part into another network.
+
+    Attributes:
+        paper: Key of the paper.
+        table: Where it is printed.
+        row: Name of the row.
+        host: Model of ours or of timm that the part goes into.
+        parts: What `localize` is given; it is called without `preserve`, for the paper's exact form.
+        options: What the host is built with.
+        spec: The host itself, where the paper changed its width for the part.
+    """
+
+    paper: str
+    table: str
+    row: str
+    host: str
+    parts: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    spec: BackboneSpec | None = None
+
+    def build(self, **options: Any) -> nn.Module:
+        """The host with the part in it."""
+        make = partial(create_from_spec, self.host, self.spec) if self.spec else partial(timm.create_model, self.host)
+        host = make(**self.options, **options)
+        return localize(host, **self.parts, preserve=False, inplace=True)
+
+
+def reduced(gamma: float, *reductions: int | None) -> tuple[LocalityFfn, ...]:
+    """LocalViT's feed-forward part of each stage, with its reduction of the channel gate."""
+    return tuple(LocalityFfn(gamma=gamma, se_reduction=reduction) for reduction in reductions)
+
+
+HUNDRED = {"num_classes": 100}  # LIFE's Table 1
+TOKEN_FFN = LocalityFfn(gamma=1, channel_attention=None)
+TRANSPLANTS = (
+    Transplant("lit", "Table 4", "PVT-S + DTM", "pvt_small", {"merge": "deformable"}),
+    Transplant("lit", "Table 4", "Swin-Ti + DTM", "swin_tiny", {"merge": "deformable"}),
+    Transplant("dwconv", "Table 13", "VOLO (Local SA)-d1", "volo_d1_224", {"mixer": Window(heads=6)}),
+    Transplant("dwconv", "Table 13", "DW Conv.-d1", "volo_d1_224", {"mixer": DepthWise()}),
+    Transplant("dwconv", "Table 13", "DW Conv.-S", "twins_svt_small", {"mixer": DepthWise()}),
+    Transplant("dwconv", "Table 15", "Swin + SE", "swin_tiny", {"mixer": "squeezed"}),
+    Transplant("dwconv", "Table 15", "DW Conv. + SE", "dwnet_tiny", {"mixer": "squeezed"}),
+    Transplant("life", "Table 1", "DeiT-T-LIFE", "deit_tiny", {"qkv": "life"}, HUNDRED),
+    Transplant("life", "Table 1", "DeiT-S-LIFE", "deit_small", {"qkv": "life"}, HUNDRED),
+    Transplant("life", "Table 1", "T2T-ViT-12-LIFE", "t2t_vit_12", {"qkv": "life"}, HUNDRED, t2t(252, 4, 12, 2)),
+    Transplant("life", "Table 1", "Swinv2-T-LIFE", "swinv2_tiny", {"qkv": "life"}, HUNDRED),
+    Transplant("localvit", "Table 5", "LocalViT-T", "deit_tiny", {"ffn": LocalityFfn()}),
+    Transplant(
+        "localvit",
+        "Table 5",
+        "LocalViT-T2T",
+        "t2t_vit_7",
+        {"ffn": LocalityFfn(gamma=2)},
+        {"embed": TokensToToken(ffn=TOKEN_FFN)},
+    ),
+    Transplant("localvit", "Table 5", "LocalViT-TNT", "tnt_tiny", {"ffn": LocalityFfn()}),
+    Transplant(
+        "localvit", "Table 5", "LocalViT-PVT", "pvt_tiny", {"ffn": reduced(8, 64, 128)[:2] + reduced(4, None, None)}
+    ),
+    Transplant("localvit", "Table 5", "LocalViT-S", "deit_small", {"ffn": LocalityFfn()}),
+    Transplant("localvit", "release", "LocalViT-Swin", "swin_tiny", {"ffn": reduced(4, 24, 48, 96, 192)}),
+)
+
+
+def with_window_attention(volo: nn.Module) -> nn.Module:
+    """VOLO with 7x7 window attention in place of its outlook attention; the heads stay."""
+    return localize(volo, mixer=Window(heads=6), preserve=False, inplace=True)
+
+
+def with_depthwise(model: nn.Module) -> nn.Module:
+    """VOLO or Twins-SVT with 7x7 depth-wise convolution in place of the local attention."""
+    return localize(model, mixer=DepthWise(), preserve=False, inplace=True)
+
 
 Plan = Recipe | DenseRecipe | Derived | NotBuilt
 HEADS = (3, 6, 12, 24)
