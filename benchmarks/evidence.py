@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from nearsight.comparison.results import ModelResult, Results
-from nearsight.comparison.verdict import percent, signed
+from nearsight.comparison.report import percent, signed
+from nearsight.comparison.results import Comparison, ModelResult
 
 
 def train_or_page(about: str | None, train: Callable[[Path, Path], None], page: Callable[[Path], None]) -> None:
@@ -32,7 +32,7 @@ def train_or_page(about: str | None, train: Callable[[Path, Path], None], page: 
         train(Path(arguments.data), arguments.out)
 
 
-def model_table(results: Results, labels: Sequence[str] = ()) -> Iterator[str]:
+def model_table(results: Comparison, labels: Sequence[str] = ()) -> Iterator[str]:
     """The lines of a table with the models of a comparison, or with those of some labels, the best first."""
     beside = f"difference to {results.baseline}"
     yield f"| model | seeds | test accuracy | {beside} | parameters | multiply-adds | training |"

@@ -17,7 +17,7 @@ import numpy as np
 from evidence import model_table, train_or_page
 
 from nearsight.atomic import write_whole
-from nearsight.comparison.results import Results, read_results
+from nearsight.comparison.results import Comparison, read_results
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 DATA = "cifar10_subset.npz"
@@ -81,7 +81,7 @@ def page(out: Path) -> None:
     write_whole(PAGES / "retrofit.md", text.encode())
 
 
-def body(found: dict[int, Results]) -> Iterator[str]:
+def body(found: dict[int, Comparison]) -> Iterator[str]:
     """The lines of the page behind its head."""
     yield f"\n```sh\nnearsight {shlex.join(PRETRAIN)}\n```"
     for images, results in found.items():

@@ -21,9 +21,9 @@ from evidence import train_or_page
 from PIL import Image
 
 from nearsight.atomic import write_whole
+from nearsight.comparison.report import percent as with_interval
+from nearsight.comparison.report import signed
 from nearsight.comparison.results import read_results
-from nearsight.comparison.verdict import percent as with_interval
-from nearsight.comparison.verdict import signed
 from nearsight.console import percent
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"

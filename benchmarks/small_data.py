@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from nearsight.atomic import write_whole
 from nearsight.comparison.plan import read_plan
-from nearsight.comparison.predictions import Answers, read_answers
-from nearsight.comparison.results import Results, read_results
-from nearsight.comparison.statistics import Estimate, estimate_difference
-from nearsight.comparison.verdict import signed
+from nearsight.comparison.report import signed
+from nearsight.comparison.results import Comparison as Compared
+from nearsight.comparison.results import read_results
+from nearsight.comparison.statistics import Estimate, Predictions, estimate_difference, read_predictions
 from nearsight.console import percent
 from nearsight.evaluation.metrics import share
 from nearsight.runs.run import Outcome, Run
@@ -147,9 +147,9 @@ def page(out: Path) -> None:
     for comparison in COMPARISONS:
         record(out / comparison.name)
     if outcome := Run(out / DEFAULT).outcome():
-        write_whole(PAGES / f"{DEFAULT}.json", (json.dumps(asdict(outcome), indent=1) + "\n").encode())
+        write_whole(PAGES / f"{DEFAULT}.json", (json.dumps(outcome.to_dict(), indent=1) + "\n").encode())
     recorded = [comparison.name for comparison in COMPARISONS if (PAGES / f"{comparison.name}.json").exists()]
-    results = {name: Results.model_validate_json((PAGES / f"{name}.json").read_text()) for name in recorded}
+    results = {name: Compared.model_validate_json((PAGES / f"{name}.json").read_text()) for name in recorded}
     answers = {name: read_right(PAGES / f"{name}.npz") for name in recorded}
     text = (PAGES / "small-data.head.md").read_text() + "\n".join(body(results, answers)) + "\n"
     write_whole(PAGES / "small-data.md", text.encode())
@@ -158,7 +158,7 @@ def page(out: Path) -> None:
 def record(folder: Path) -> None:
     """Copy the results and the answers of a comparison to the page's folder, if it has ended."""
     plan = read_plan(folder)
-    answers = read_answers(plan, folder) if plan else None
+    answers = read_predictions(plan, folder) if plan else None
     if answers is None or not (folder / "results.json").exists():
         return
     lean = read_results(folder).model_copy(update={"disagreements": []})  # these hold images of the data
@@ -166,7 +166,7 @@ def record(folder: Path) -> None:
     write_whole(PAGES / f"{folder.name}.npz", answer_file(answers))
 
 
-def answer_file(answers: Answers) -> bytes:
+def answer_file(answers: Predictions) -> bytes:
     """All answers to the test images, `[runs, images]`, with the names of the runs."""
     runs = {f"{label}-seed{seed}": run for label, seeds in answers.runs.items() for seed, run in seeds.items()}
     given = np.stack([run.classes for run in runs.values() if run.classes is not None]).astype(np.uint8)
@@ -185,7 +185,7 @@ def read_right(path: Path) -> Right:
     return right
 
 
-def body(results: dict[str, Results], answers: dict[str, Right]) -> Iterator[str]:
+def body(results: dict[str, Compared], answers: dict[str, Right]) -> Iterator[str]:
     """The lines of the page behind its head."""
     yield "\n## Verdicts\n"
     yield "| claim | difference in points | 95 % interval | seeds | verdict |"

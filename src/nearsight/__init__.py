@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from . import explanation, models, parts
     from .checkpoints import convert, load_official
     from .checkpoints.save import save
+    from .comparison.compare import compare
     from .data import open_data
     from .factory import create_model, list_models
     from .lattice import Grid
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from .retrofit.localize import localize
     from .runs.predictor import load
     from .training import load_recipe, run_training
+    from .training.train import train
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Grid",
     "__version__",
+    "compare",
     "convert",
     "create_model",
     "explanation",
@@ -41,12 +44,14 @@ __all__ = [
     "parts",
     "run_training",
     "save",
+    "train",
 ]
 
 # Where a public name lives. Modules are imported on first use, so that `import nearsight` and the command line start
 # without loading torch.
 _HOME = {
     "Grid": "lattice",
+    "compare": "comparison.compare",
     "convert": "checkpoints",
     "create_model": "factory",
     "fold": "models.fold",
@@ -58,6 +63,7 @@ _HOME = {
     "open_data": "data",
     "run_training": "training",
     "save": "checkpoints.save",
+    "train": "training.train",
 }
 _SUBMODULES = ("explanation", "models", "parts")
 

@@ -1,5 +1,6 @@
 """How long something takes: measured in turns, so that a slow minute of the machine hits all alike."""
 
+import os
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -76,9 +77,25 @@ def wait(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
+def check_threads(threads: int) -> None:
+    """Refuse a number of CPU threads that no machine like this could use; the system gives up on too many.
+
+    Raises:
+        ValueError: There are less than 1, or far more than cores.
+    """
+    cores = os.cpu_count() or 1
+    most = max(16, 4 * cores)
+    if not 1 <= threads <= most:
+        raise ValueError(
+            f"--threads {threads} won't do; give a whole number of at least 1 and at most {most} (there are {cores} "
+            "cores)."
+        )
+
+
 @contextmanager
 def with_threads(threads: int) -> Iterator[None]:
     """Let PyTorch use so many threads inside the block."""
+    check_threads(threads)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -1,8 +1,10 @@
 """`nearsight train` as people type it: flags that reach the recipe, sentences and exit codes."""
 
+import inspect
 import shlex
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import pytest
 import torch
 from PIL import Image
 
-from nearsight.cli.train import default_folder, use_threads
+from nearsight.cli.train import train as command_train
 from nearsight.config.recipe import Recipe
 from nearsight.runs.run import Run, resume_flags
 from nearsight.training import Outcome, loop
+from nearsight.training.train import default_folder, train, use_threads
 
 OUTCOME = Outcome(
     "deit_nano", 10, 1, 2, 3, "classify", "accuracy", 0.5, 0.25, None, 1.0, False, {"a.png": "the file is cut off"}
@@ -28,9 +31,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def note(source: str, recipe: Recipe, folder: Path, **settings: Any) -> Outcome:
         seen.update(source=source, recipe=recipe, folder=folder, **settings)
-        return OUTCOME
+        return replace(OUTCOME, folder=folder)
 
-    monkeypatch.setattr("nearsight.training.run_training", note)
+    monkeypatch.setattr("nearsight.training.train.run_training", note)
     return seen
 
 
@@ -105,8 +108,26 @@ REFUSED = {
     "x is not the folder of a run; begin one with `nearsight train DATA --out x`.": ["--resume", "x"],
     "my run is not the folder of a run; begin one with `nearsight train DATA --out 'my run'`.": ["--resume", "my run"],
     "There is no recipe 'zzz'; use one of ": ["digits", "--recipe", "zzz"],
-    "--threads 0 won't do; give a whole number of at least 1.": ["digits", "--threads", "0"],
-    "--threads -1 won't do; give a whole number of at least 1.": ["--resume", "x", "--threads", "-1"],
+    "--threads 0 won't do; give a whole number of at least 1": ["digits", "--threads", "0"],
+    "--threads -1 won't do; give a whole number of at least 1": ["--resume", "x", "--threads", "-1"],
+    "--threads 100000 won't do; give a whole number of at least 1 and at most": ["digits", "--threads", "100000"],
+    "DATA '' won't do; name the data.": [""],
+    "--model '' won't do; leave it out to let the data decide.": ["digits", "--model", ""],
+    "--epochs 0 won't do; leave it out to let the data decide.": ["digits", "--epochs", "0"],
+    "--epochs -3 won't do; leave it out to let the data decide.": ["digits", "--epochs", "-3"],
+    "--batch 0 won't do; leave it out to let the data decide.": ["digits", "--batch", "0"],
+    "epochs = 1000000000 won't do; it takes a whole number of at least 0 and at most 100000.": [
+        *("digits", "--epochs", "1000000000")
+    ],
+    "data.workers = 100000 won't do; it takes a whole number of at least 0 and at most 256, or null.": [
+        *("digits", "--workers", "100000")
+    ],
+    "optimizer.lr = 1e+308 won't do; it takes a number above 0 and at most 1e+30.": [
+        *("digits", "--set", "optimizer.lr=1e308")
+    ],
+    "augment.rand_augment = 'rand-m99999999' won't do; m is at most 30": [
+        *("digits", "--set", "augment.rand_augment=rand-m99999999")
+    ],
     "seed = 99999999999999999999999 won't do; it takes a whole number of at least 0 and at most 9223372036854775807.": [
         *("digits", "--seed", "99999999999999999999999")
     ],
@@ -183,6 +204,24 @@ def test_an_interrupted_run_says_how_to_go_on_and_the_same_command_does(
     assert Run(tmp_path / "run").outcome() is not None
     assert type_in(*small)[:2] == (0, out)  # finished: the same answer, at once
     assert type_in("train", "--resume", str(tmp_path / "run"))[:2] == (0, out)
+
+
+def test_a_damaged_outcome_gets_a_sentence(small: list[str], type_in: Callable[..., Any], tmp_path: Path) -> None:
+    assert type_in(*small[:-2], "--epochs", "1", "--quiet", "--out", str(tmp_path / "run"))[0] == 0
+    path = tmp_path / "run" / "outcome.json"
+    whole = path.read_text()
+    for text in (whole[:40], "", "[]", '{"model": "x"}'):
+        path.write_text(text)
+        code, _, err = type_in("train", "--resume", str(tmp_path / "run"))
+        assert code == 1 and f"nearsight: {path} is damaged; " in err and len(err.splitlines()) == 1
+    path.unlink()
+    assert type_in("train", "--resume", str(tmp_path / "run"), "--quiet")[0] == 0
+    assert path.read_text() == whole
+
+
+def test_python_trains_with_the_options_of_the_command_line() -> None:
+    command, verb = (inspect.signature(one).parameters for one in (command_train, train))
+    assert list(command) == list(verb)
 
 
 def test_a_refused_start_leaves_the_folder_to_the_corrected_command(

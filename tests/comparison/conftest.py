@@ -1,4 +1,4 @@
-"""A comparison that never ran: answers drawn by chance, and the results made from them."""
+"""A comparison that never ran: predictions drawn by chance, and the results made from them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,33 +6,35 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nearsight.comparison.examples import find_disagreements
-from nearsight.comparison.predictions import Answers, RunAnswers, best_of, differences, scores
-from nearsight.comparison.results import Curve, Latency, ModelResult, Results, RunResult
+from nearsight.comparison.examples import find_examples
+from nearsight.comparison.results import Comparison, Curve, Latency, ModelResult, RunResult
+from nearsight.comparison.statistics import Predictions, RunPredictions, best_of, differences, scores
 from nearsight.data import open_data
 from nearsight.interval import Interval
 
-Make = Callable[..., Results]
+Make = Callable[..., Comparison]
 
 
-def drawn_answers(share_right: dict[str, float], labels: Any, seeds: int) -> Answers:
+def drawn_predictions(fraction_right: dict[str, float], labels: Any, seeds: int) -> Predictions:
     generator = np.random.default_rng(0)
 
-    def draw(share: float) -> RunAnswers:
-        given = np.where(generator.random(len(labels)) < share, labels, (labels + 1) % 10)
+    def draw(fraction: float) -> RunPredictions:
+        given = np.where(generator.random(len(labels)) < fraction, labels, (labels + 1) % 10)
         right = (given == labels).astype(np.float64)
-        return RunAnswers(right, right, np.stack([given, labels]))
+        return RunPredictions(right, right, np.stack([given, labels]))
 
-    runs = {label: {seed: draw(share) for seed in range(seeds)} for label, share in share_right.items()}
-    return Answers("test", np.arange(len(labels)), runs)
+    runs = {label: {seed: draw(fraction) for seed in range(seeds)} for label, fraction in fraction_right.items()}
+    return Predictions("test", np.arange(len(labels)), runs)
 
 
-def drawn_model(label: str, place: int, answers: Answers, baseline: str, convnets: tuple[str, ...]) -> ModelResult:
-    found = scores(answers)
+def drawn_model(
+    label: str, place: int, predictions: Predictions, baseline: str, convnets: tuple[str, ...]
+) -> ModelResult:
+    found = scores(predictions)
     curve = Curve(epoch=[1, 2], seconds=[1.0, 2.0], loss=[2.0, 1.0], val_score=[0.2, 0.4])
     runs = [
         RunResult(seed=seed, score=0.5, val_score=0.5, seconds=60.0 * (place + 1), epochs=2, curve=curve)
-        for seed in answers.runs[label]
+        for seed in predictions.runs[label]
     ]
     milliseconds = 1.0 + place
     return ModelResult(
@@ -44,8 +46,8 @@ def drawn_model(label: str, place: int, answers: Answers, baseline: str, convnet
         macs=49_000_000,
         runs=runs,
         score=found[label],
-        difference=differences(answers, baseline).get(label),
-        behind_best=differences(answers, best_of(found)).get(label),
+        difference=differences(predictions, baseline).get(label),
+        behind_best=differences(predictions, best_of(found)).get(label),
         latency=Latency(
             milliseconds=Interval(milliseconds, milliseconds - 0.1, milliseconds + 0.1),
             images_per_second=Interval(1000.0, 990.0, 1010.0),
@@ -55,26 +57,26 @@ def drawn_model(label: str, place: int, answers: Answers, baseline: str, convnet
 
 @pytest.fixture
 def make_results() -> Make:
-    """Results of models that are right on a share of the digits; each model is slower than the one before."""
+    """Results of models that are right on a fraction of the digits; each model is slower than the one before."""
 
     def make(
-        share_right: dict[str, float],
+        fraction_right: dict[str, float],
         *,
         baseline: str | None = None,
         seeds: int = 3,
         convnets: tuple[str, ...] = (),
         source: str = "digits",
         suggestion: str | None = None,
-    ) -> Results:
+    ) -> Comparison:
         data = open_data("digits")
         assert data.test is not None
-        answers = drawn_answers(share_right, data.test.labels, seeds)
-        labels = list(share_right)
+        predictions = drawn_predictions(fraction_right, data.test.labels, seeds)
+        labels = list(fraction_right)
         reference = baseline or labels[0]
-        found = scores(answers)
+        found = scores(predictions)
         best = best_of(found)
         other = reference if reference != best else next(label for label in labels if label != best)
-        return Results(
+        return Comparison(
             data={"source": source, "kind": "digits", "classes": 10, "images": {"test": 359}, "made": ["val"]},
             task="classify",
             metric="accuracy",
@@ -91,8 +93,8 @@ def make_results() -> Make:
             seeds=list(range(seeds)),
             baseline=reference,
             suggestion=suggestion,
-            models=[drawn_model(label, i, answers, reference, convnets) for i, label in enumerate(labels)],
-            disagreements=find_disagreements(answers, best, other, data.test, data.classes),
+            models=[drawn_model(label, i, predictions, reference, convnets) for i, label in enumerate(labels)],
+            disagreements=find_examples(predictions, best, other, data.test, data.classes, []),
             machine={"device": "cpu", "threads": 2, "nearsight": "1", "torch": "2", "timm": "1", "python": "3"},
             command="nearsight compare digits",
         )

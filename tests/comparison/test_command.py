@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nearsight.comparison.results import Results, read_results
+from nearsight.comparison.results import Comparison, read_results
 
 SMALL = ["--epochs", "3", "--seeds", "1", "--limit", "160", "--set", "batch=32", "--set", "schedule.warmup_epochs=0"]
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
@@ -57,6 +57,14 @@ def test_a_comparison_in_its_own_data_would_be_a_class(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+def test_a_folder_that_holds_other_things_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    said = sentence(run("digits", "-m", "deit_nano", "--out", tmp_path))
+    expected = f"{tmp_path} holds other things than a comparison (such as photos); give --out a new or an empty folder."
+    assert said == f"nearsight: {expected}"
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
 def wait_for(path: Path, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not path.exists():
@@ -94,7 +102,7 @@ def test_a_comparison_that_is_killed_and_stopped_goes_on_and_ends_as_if_nothing_
     assert "holds a comparison with changes = " in said or "holds a comparison with epochs = 3, but now it is 4" in said
 
 
-def scores(results: Results) -> list[list[float | None]]:
+def scores(results: Comparison) -> list[list[float | None]]:
     return [[run.score for run in model.runs] for model in results.models]
 
 

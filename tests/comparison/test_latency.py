@@ -5,7 +5,7 @@ import time
 import torch
 from torch import nn
 
-from nearsight.comparison.latency import measure_latency
+from nearsight.comparison.compare import measure_latency
 
 
 class Slow(nn.Module):

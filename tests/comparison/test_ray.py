@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from nearsight.comparison.plan import Plan, Planned, RunPlan, Shared
+from nearsight.comparison.plan import Job, Plan, Planned, RunPlan, Shared
 from nearsight.comparison.ray import connect, for_elsewhere, run_on_ray
-from nearsight.comparison.runner import is_finished
+from nearsight.config.files import load_recipe
 from nearsight.runs.run import Run
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -40,17 +40,18 @@ def make_plan(models: list[str], **settings: Any) -> Plan:
     return Plan(shared=shared, models=planned, seeds=(0,), baseline=models[0])
 
 
-def test_files_that_another_machine_lacks_are_sent_and_paths_become_absolute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_of_a_job_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
-    (tmp_path / "mine.yaml").write_text("epochs: 3\n")
-    shared, sent = for_elsewhere(Shared(data="photos", recipe="mine.yaml"))
-    assert shared.data == str(tmp_path / "photos")
-    assert (shared.recipe, sent) == ("mine.yaml", {"mine.yaml": b"epochs: 3\n"})
-    named = Shared(data="digits", recipe="deit")
-    assert for_elsewhere(named) == (named, {})
+    (tmp_path / "former.safetensors").touch()
+    job = Job(
+        source="photos", recipe=load_recipe("deit", {"model.weights": "former.safetensors"}), folder="x", threads=1
+    )
+    there = for_elsewhere(job)
+    assert there.source == str(tmp_path / "photos")
+    assert there.recipe.model.weights == str(tmp_path / "former.safetensors")
+    named = Job(source="digits", recipe=load_recipe("deit"), folder=tmp_path, threads=1)
+    assert for_elsewhere(named) == named
 
 
 def test_no_cluster_at_the_address_gets_a_sentence() -> None:
@@ -89,7 +90,7 @@ def test_runs_finish_on_two_nodes_although_one_dies(cluster: Any, tmp_path: Path
     assert failures == {}
     assert listener.failures == []
     for run in runs:
-        assert is_finished(run.folder)
+        assert run.is_finished()
         outcome = Run(run.folder).outcome()
         assert outcome is not None
         assert outcome.epochs == 2

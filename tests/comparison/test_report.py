@@ -1,5 +1,6 @@
 """The report: made from results.json alone, safe, and readable on a wide and on a narrow screen."""
 
+import html
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -8,19 +9,28 @@ from typing import Any
 
 import pytest
 
-from nearsight.comparison.report import render, write_report
-from nearsight.comparison.results import Results, RunResult, read_results, write_results
+from nearsight.comparison.report import render
+from nearsight.comparison.results import Comparison, RunResult, read_results
 
-Make = Callable[..., Results]
+Make = Callable[..., Comparison]
 SHARES = {"deit_nano": 0.45, "localvit_nano": 0.6, "lit_nano": 0.58, "resnet18": 0.66}
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 def test_the_report_is_a_function_of_results_json(make_results: Make, tmp_path: Path) -> None:
     results = make_results(SHARES)
-    write_results(results, tmp_path)
-    assert read_results(tmp_path) == results
+    results.save(tmp_path)
+    assert read_results(tmp_path).to_dict() == results.to_dict()
     assert render(read_results(tmp_path)) == render(results)
+
+
+def test_a_comparison_tells_people_and_notebooks_what_it_found(make_results: Make) -> None:
+    results = make_results({"deit_nano": 0.4, "localvit_nano": 0.8})
+    shown = repr(results)
+    assert shown.startswith("Comparison(localvit_nano 80.") and "localvit_nano is best" in shown and len(shown) < 300
+    frame = results._repr_html_()
+    assert frame.startswith('<iframe srcdoc="') and "<script" not in frame
+    assert html.unescape(frame).count("<!DOCTYPE html>") == 1 or "<html" in html.unescape(frame)
 
 
 def test_it_asks_for_nothing_from_outside(make_results: Make) -> None:
@@ -63,7 +73,7 @@ def test_all_models_failing_still_makes_a_report(make_results: Make) -> None:
 def test_what_is_not_a_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"results\.json is not there; give the folder of a comparison"):
         read_results(tmp_path)
-    for text in ("{", '{"format": "other"}'):
+    for text in ("{", '{"format": "other"}', "[]", "3", '{"format": {}}', "\u0000"):
         (tmp_path / "results.json").write_text(text)
         with pytest.raises(ValueError, match=r"results\.json is not what `nearsight compare` writes"):
             read_results(tmp_path)
@@ -85,7 +95,8 @@ def browser() -> Iterator[Any]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_shows_it_whole(browser: Any, make_results: Make, width: int, scheme: str, tmp_path: Path) -> None:
     long = "deit_nano:qkv=life:kernels=[1,3,5]:ffn=localvit:drop_path=0.1"
-    path = write_report(make_results({**SHARES, long: 0.5}, baseline="resnet18", convnets=("resnet18",)), tmp_path)
+    make_results({**SHARES, long: 0.5}, baseline="resnet18", convnets=("resnet18",)).save(tmp_path)
+    path = tmp_path / "report.html"
     page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     said: list[str] = []
     asked: list[str] = []

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Callable
 
-from nearsight.comparison.results import Results, RunResult
-from nearsight.comparison.verdict import verdict
+from nearsight.comparison.report import verdict
+from nearsight.comparison.results import Comparison, RunResult
 
-Make = Callable[..., Results]
+Make = Callable[..., Comparison]
 
 
 def test_a_clear_winner_is_named_with_its_lead_and_its_cost(make_results: Make) -> None:

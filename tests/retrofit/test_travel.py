@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import nearsight
 from nearsight import localize
 from nearsight.cli.shell import app
-from nearsight.config.candidates import parse_entries
+from nearsight.config.candidates import parse_candidates
 from nearsight.config.recipe import ModelChoice, Optimizer
 from nearsight.parts import DepthWise, Life, LocalityFfn
 from nearsight.retrofit import Choice, localized_of
@@ -133,9 +133,9 @@ def test_text_of_a_choice() -> None:
             Choice.parse(wrong)
 
 
-def test_entries_of_a_comparison() -> None:
+def test_candidates_of_a_comparison() -> None:
     text = "vit_tiny_patch16_224:qkv=life:layers=1-4:depth=6,deit_nano:qkv=life,p=deit_nano:localize={ffn: localvit}"
-    settings = [entry.settings() for entry in parse_entries(text)]
+    settings = [candidate.settings() for candidate in parse_candidates(text)]
     assert settings == [
         ["model.localize.qkv=life", "model.localize.layers=1-4", "model.options.depth=6"],
         ["model.options.qkv=life"],

@@ -34,7 +34,7 @@ def test_the_shipped_recipes() -> None:
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_the_head_states_command_time_and_result(name: str) -> None:
-    text = (files("nearsight") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (files("nearsight.config") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
     head = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
     assert text.startswith(head)
     for word in ("Command:  nearsight train ", "Time:  ", "Result:  "):

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..config.candidates import Entry, as_changes, parse_entry
-from ..config.files import load_recipe
+from ..config.candidates import Candidate, parse_candidate
+from ..config.files import load_recipe, parse_changes
 from ..deployment.model import is_file, open_file
 from ..models.counting import count
 from ..tasks.build import build
@@ -67,7 +67,7 @@ def open_subject(text: str, size: int | None = None) -> Subject | Refused:
         >>> subject.size, subject.macs
         ((64, 64), 247896960)
     """
-    label, name, model, own = open_given(Path(text)) if is_file(text) else open_named(parse_entry(text), size)
+    label, name, model, own = open_given(Path(text)) if is_file(text) else open_named(parse_candidate(text), size)
     sides = (size, size) if size else own
     model = model.eval().requires_grad_(False)
     try:
@@ -89,12 +89,16 @@ def model_folder(path: Path) -> str:
     return (path if path.is_dir() else path.parent).resolve().name
 
 
-def open_named(entry: Entry, size: int | None) -> tuple[str, str, nn.Module, tuple[int, int]]:
-    """Label, name, model and image size of an entry."""
-    wanted = {"model.name": entry.name, **({"model.img_size": size} if size else {}), **as_changes(entry.settings())}
+def open_named(candidate: Candidate, size: int | None) -> tuple[str, str, nn.Module, tuple[int, int]]:
+    """Label, name, model and image size of a candidate."""
+    wanted = {
+        "model.name": candidate.name,
+        **({"model.img_size": size} if size else {}),
+        **parse_changes(candidate.settings()),
+    }
     torch.manual_seed(0)
     built = build(load_recipe("small-data", wanted).model, CLASSES)
-    return entry.label, "" if entry.options else built.name, built.model, built.input.size
+    return candidate.label, "" if candidate.options else built.name, built.model, built.input.size
 
 
 def reason_of(error: BaseException, most: int = 160) -> str:

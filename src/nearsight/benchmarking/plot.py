@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..comparison.charts import overlap
+from ..comparison.report import overlap
 from ..plots.style import COLOURS, FAINT, LINE, SMALL, SOFT, figure, tidy, to_png, write
 from .results import Bench, Growth, Key, growths
 from .table import printed_top1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ..comparison.results import Results
+    from ..comparison.results import Comparison
 
 
 def compare(
@@ -26,7 +26,7 @@ def compare(
         ),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the training images, the same for all models.")
+        int | None, typer.Option(help="Passes over the training images, the same for all models.")
     ] = None,
     budget: Annotated[
         str | None,
@@ -75,63 +75,45 @@ def compare(
 
     The same command again goes on where it stopped.
     """
+    options = locals()
+    options.pop("report")
     if report is not None:
-        from ..comparison.report import write_report
         from ..comparison.results import read_results
 
-        show(read_results(report), write_report(read_results(report), report))
+        again = read_results(report)
+        again.save(report)
+        show(again)
         return
     if data is None or models is None:
         raise ValueError("Give DATA and --models A,B,... to compare, or --report FOLDER to make a report again.")
-    if epochs is not None and budget is not None:
-        raise ValueError("Give either --epochs or --budget, not both.")
 
-    from ..comparison.compare import Wish, run_comparison
-    from ..comparison.plan import Shared, parse_duration, parse_seeds
+    from ..comparison.compare import compare as run
     from ..comparison.runner import Stopped
-    from ..config.candidates import parse_entries, with_baseline
-    from .train import default_recipe
 
-    entries, wanted = with_baseline(parse_entries(models), baseline)
-    shared = Shared(
-        data=data,
-        recipe=recipe or default_recipe(data, task, None),
-        changes=tuple(changes or ()),
-        img_size=img_size,
-        limit=limit,
-        epochs=epochs,
-        budget=parse_duration(budget) if budget else None,
-    )
-    folder = out or default_folder(data)
     try:
-        results = run_comparison(Wish(shared, entries, parse_seeds(seeds), wanted, folder, jobs, ray, quiet))
+        found = run(**options)
     except Stopped:
         command = shlex.join(["nearsight", *sys.argv[1:]])
         print(f"nearsight: Stopped; nothing is lost. Go on with the same command: {command}", file=sys.stderr)
         raise typer.Exit(130) from None
-    show(results, folder / "report.html")
-    if results.failures:
+    show(found)
+    if found.failures:
         raise typer.Exit(1)
 
 
-def default_folder(data: str) -> Path:
-    """Folder of a comparison, named after the data."""
-    return Path("runs") / f"compare-{Path(data.rstrip('/')).stem or 'data'}"
-
-
-def show(results: "Results", report: Path) -> None:
+def show(found: "Comparison") -> None:
     """The verdict, the table, and where the report is."""
-    from ..comparison.report import results_table
-    from ..comparison.verdict import verdict
+    from ..comparison.report import results_table, verdict
     from ..console import make_console
 
     console = make_console()
     console.print()
-    for index, sentence in enumerate(verdict(results)):
+    for index, sentence in enumerate(verdict(found)):
         console.print(sentence, style="bold" if index == 0 else "", highlight=False, markup=False)
-    console.print(results_table(results))
-    for model, run in results.failures:
+    console.print(results_table(found))
+    for model, run in found.failures:
         console.print(
             f"{model.label} · seed {run.seed} failed: {run.failure}", style="red", highlight=False, markup=False
         )
-    print(f"Report: {report}")
+    assert found.folder is not None
+    print(f"Report: {found.folder / 'report.html'}")

@@ -4,9 +4,12 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ..runs.run import Outcome
 
 
 def train(
@@ -64,96 +67,19 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Train a model on DATA; the same command again goes on where it stopped."""
-    flags = {
-        "model.name": model,
-        "model.head": head,
-        "model.img_size": img_size,
-        "model.patch_size": patch_size,
-        "model.weights": weights,
-        "epochs": epochs,
-        "batch": batch,
-        "optimizer.lr": lr,
-        "loss.class_weights": class_weights,
-        "data.limit": limit,
-        "data.workers": workers,
-        "seed": seed,
-        "precision": precision,
-        "saving.keep": keep,
-    }
-    given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
-    if localize is not None:
-        from ..retrofit import Choice
+    options = locals()
 
-        given["model.localize"] = Choice.parse(localize).as_json()
-    if (data is None) == (resume is None):
-        raise ValueError("Give either DATA to train on, or --resume RUN to go on with a run.")
-    if resume is not None and (given or changes or recipe or out or task):
-        raise ValueError("--resume goes on with a run as it was; leave the other settings out.")
-
-    if threads is not None and threads < 1:
-        raise ValueError(f"--threads {threads} won't do; give a whole number of at least 1.")
-
-    from ..config.files import parse_change
-    from ..training import load_recipe, resume_training, run_training
     from ..training.signals import Interrupted
+    from ..training.train import train as run
 
-    settings: dict[str, Any] = {"track": tuple(track or ()), "quiet": quiet, "cpu": cpu}
     try:
-        if resume is not None:
-            folder = resume
-            use_threads(threads, folder)
-            outcome = resume_training(resume, **settings)
-        else:
-            if recipe is None:
-                recipe = "retrofit" if localize and weights else default_recipe(str(data), task, weights)
-            chosen = load_recipe(recipe, given | dict(map(parse_change, changes or ())))
-            if task is not None and task != chosen.task:
-                raise ValueError(f"The recipe {chosen.name} is made to {chosen.task}, not to {task}; choose another.")
-            folder = out or default_folder(str(data), chosen.model.name, chosen.seed)
-            use_threads(threads, folder)
-            outcome = run_training(str(data), chosen, folder, **settings)
+        outcome = run(**options)
     except Interrupted as stop:
         if is_first_process():
             print(f"nearsight: {stop}", file=sys.stderr)
         raise typer.Exit(128 + stop.number) from None
     if not quiet and is_first_process():
-        print_outcome(outcome, folder)
-
-
-def default_recipe(data: str, task: str | None, weights: str | None) -> str:
-    """The recipe for a task, or for what the data are annotated for."""
-    from ..data.open import find_task
-
-    recipes = {
-        "classify": "fine-tune" if weights else "small-data",
-        "detect": "small-detect",
-        "segment": "small-segment",
-    }
-    if task is not None and task not in recipes:
-        raise ValueError(f"There is no task {task!r}; choose {', '.join(recipes)}.")
-    return recipes[task or find_task(data)]
-
-
-def use_threads(given: int | None, folder: Path) -> None:
-    """Set the CPU threads: as asked for, else as the run in the folder was begun with, as far as there are cores.
-
-    Sums are split among the threads, so that their number decides the last bits.
-    """
-    import torch
-
-    from ..runs.run import Run, processes
-
-    noted = Run(folder).threads() if given is None and processes() == 1 else None
-    cores = os.cpu_count() or 1
-    if noted is not None and noted > cores:
-        print(
-            f"nearsight: The run was begun with {noted} threads; it goes on with the {cores} that this machine has, "
-            "and the last bits may differ.",
-            file=sys.stderr,
-        )
-        noted = cores
-    if wanted := given or noted:
-        torch.set_num_threads(wanted)
+        print_outcome(outcome)
 
 
 def is_first_process() -> bool:
@@ -161,15 +87,9 @@ def is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def default_folder(data: str, model: str | None, seed: int) -> Path:
-    """Folder of a run, named after what is trained on what."""
-    stem = Path(data.rstrip("/")).stem or "data"
-    name = (model or "auto").removeprefix("timm/").replace("/", "-")
-    return Path("runs") / f"{stem}-{name}-seed{seed}"
-
-
-def print_outcome(outcome: Any, folder: Path) -> None:
+def print_outcome(outcome: "Outcome") -> None:
     """The result, and what to do with it."""
+    folder = outcome.folder
     tested = "" if outcome.test_score is None else f", {outcome.test_score:.2%} on the test images"
     reached = f"{outcome.metric} {outcome.val_score:.2%} on the validation images (epoch {outcome.epoch})"
     print(f"{outcome.model}: {reached}{tested}.")

@@ -1,4 +1,8 @@
-"""Where models disagree: images that one mostly gets right and another mostly wrong, to look at."""
+"""Images on which two models differ, to look at.
+
+Where each image has one class, those that one model mostly gets right and the other mostly wrong; else those that one
+model predicts clearly better, with what both predict drawn into them.
+"""
 
 import base64
 import io
@@ -9,36 +13,48 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..data import BadImage, Split
-from .predictions import Answers
-from .results import Answer, Disagreement, Example
+from ..data.dense.loader import read_scene
+from ..data.instances import Instances
+from ..evaluation.dense_report import answer_again, draw_answer, draw_truth
+from ..plots.overlays import draw_regions, side_by_side
+from ..runs.predictor import Trained, open_trained
+from .plan import RunPlan
+from .results import Disagreement, Example, ExamplePrediction
+from .statistics import Predictions
 
-SHOWN = 8  # examples of each sort
-SIDE = 96  # of a picture, in pixels
+SHOWN, SHOWN_DENSE = 8, 4  # examples of each sort
+SIDE, WIDTH = 96, 720  # pixels of a picture: of its longer side, and of several beside each other
+CLEAR = 0.1  # by how much better the predictions for an image must be
 
 
-def find_disagreements(
-    answers: Answers, first: str, second: str, split: Split, classes: Sequence[str]
+def find_examples(
+    predictions: Predictions, first: str, second: str, split: Split, classes: Sequence[str], runs: Sequence[RunPlan]
 ) -> list[Disagreement]:
     """Images that tell two models apart, in both directions."""
     pairs = ((first, second), (second, first))
-    return [disagreement(answers, right, wrong, split, classes) for right, wrong in pairs]
+    if predictions.counted:
+        return [right_and_wrong(predictions, *pair, split, classes) for pair in pairs]
+    models = {label: open_first(runs, label) for label in (first, second)}
+    return [better_and_worse(predictions, *pair, split, models) for pair in pairs]
 
 
-def disagreement(answers: Answers, right: str, wrong: str, split: Split, classes: Sequence[str]) -> Disagreement:
+def right_and_wrong(
+    predictions: Predictions, right: str, wrong: str, split: Split, classes: Sequence[str]
+) -> Disagreement:
     """Images that most seeds of one model get right and most of another wrong; the clearest first."""
-    good, bad = answers.worth(right), answers.worth(wrong)
+    good, bad = predictions.image_scores(right), predictions.image_scores(wrong)
     clear = np.flatnonzero((good > 0.5) & (bad < 0.5))
     clear = clear[np.argsort(bad[clear] - good[clear], kind="stable")]
-    mostly = np.stack([answers.worth(label) > 0.5 for label in answers.labels_done()]).sum(axis=0)
-    truths = true_classes(answers)
+    mostly = np.stack([predictions.image_scores(label) > 0.5 for label in predictions.labels_done()]).sum(axis=0)
+    truths = true_classes(predictions)
     examples = []
     for place in spread_over_classes(clear, truths)[: 2 * SHOWN]:
-        index = int(answers.indices[place])
+        index = int(predictions.indices[place])
         try:
-            picture = encode(split.read(index, SIDE))
+            picture = encode(small(split.read(index, SIDE)))
         except BadImage:
             continue
-        said = [answer_of(answers, label, int(place), classes) for label in (right, wrong)]
+        said = [mostly_predicted(predictions, label, int(place), classes) for label in (right, wrong)]
         truth = classes[truths[place]]
         examples.append(
             Example(name=split.name(index), truth=truth, picture=picture, answers=said, models_right=int(mostly[place]))
@@ -57,26 +73,91 @@ def spread_over_classes(places: NDArray[np.int64], labels: NDArray[np.int64]) ->
     return places[np.argsort(turns, kind="stable")]
 
 
-def true_classes(answers: Answers) -> NDArray[np.int64]:
+def true_classes(predictions: Predictions) -> NDArray[np.int64]:
     """True class numbers of the images `[n]`."""
-    one = next(run for seeds in answers.runs.values() for run in seeds.values())
+    one = next(run for seeds in predictions.runs.values() for run in seeds.values())
     assert one.classes is not None
     return one.classes[1]
 
 
-def answer_of(answers: Answers, label: str, place: int, classes: Sequence[str]) -> Answer:
-    """What a model mostly says of an image."""
-    pairs = [run.classes[:, place] for run in answers.runs[label].values() if run.classes is not None]
+def mostly_predicted(predictions: Predictions, label: str, place: int, classes: Sequence[str]) -> ExamplePrediction:
+    """What most seeds of a model predict for an image."""
+    pairs = [run.classes[:, place] for run in predictions.runs[label].values() if run.classes is not None]
     given, truths = np.stack(pairs, axis=1)
     said = int(np.bincount(given).argmax())
-    return Answer(label=label, answer=classes[said], right=int((given == truths).sum()), seeds=len(given))
+    return ExamplePrediction(label=label, answer=classes[said], right=int((given == truths).sum()), seeds=len(given))
 
 
-def encode(image: Image.Image) -> str:
-    """A small PNG of an image, as base64; small images stay as they are."""
+def open_first(runs: Sequence[RunPlan], label: str) -> Trained:
+    """The model of a label's first finished run."""
+    return open_trained(next(run.folder for run in runs if run.model.label == label and run.is_finished()))
+
+
+def better_and_worse(
+    predictions: Predictions, better: str, worse: str, split: Split, models: dict[str, Trained]
+) -> Disagreement:
+    """Images that one model predicts clearly better; the largest differences first."""
+    good, bad = predictions.image_scores(better), predictions.image_scores(worse)
+    clear = np.flatnonzero(good - bad >= CLEAR)
+    clear = clear[np.argsort((bad - good)[clear], kind="stable")]
+    examples = []
+    for place in clear[:SHOWN_DENSE]:
+        index = int(predictions.indices[place])
+        said = [
+            ExamplePrediction(
+                label=label,
+                answer=f"{100 * predictions.image_scores(label)[place]:.0f} %",
+                right=0,
+                seeds=len(predictions.runs[label]),
+            )
+            for label in (better, worse)
+        ]
+        try:
+            picture = encode(not_wider(draw_both(split, index, {label: models[label] for label in (better, worse)})))
+        except BadImage:
+            continue
+        examples.append(Example(name=split.name(index), truth="", picture=picture, answers=said, models_right=0))
+    return Disagreement(right=better, wrong=worse, images=len(clear), examples=examples)
+
+
+def draw_both(split: Split, index: int, models: dict[str, Trained]) -> Image.Image:
+    """One image with the ground truth, and with the predictions of models."""
+    image, truth, size = read_scene(split, index)
+    if image.size != (size[1], size[0]):
+        image = image.resize((size[1], size[0]))
+    classes = next(iter(models.values())).classes
+    if isinstance(truth, Instances):
+        panels = [("truth", draw_truth(image, truth, classes))]
+        panels += [
+            (label, draw_answer(image, answer_again(trained, split, index), classes, trained.threshold))
+            for label, trained in models.items()
+        ]
+    else:
+        panels = [("truth", draw_regions(image, truth, classes))]
+        panels += [
+            (label, draw_regions(image, answer_again(trained, split, index), classes))
+            for label, trained in models.items()
+        ]
+    return side_by_side(panels)
+
+
+def small(image: Image.Image) -> Image.Image:
+    """An image for a page; small ones stay as they are."""
     image = image.convert("RGB")
     if max(image.size) > SIDE:
         image.thumbnail((SIDE, SIDE))
+    return image
+
+
+def not_wider(image: Image.Image) -> Image.Image:
+    """Several images beside each other, not wider than a page and of few colours."""
+    if image.width > WIDTH:
+        image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
+    return image.quantize(128)
+
+
+def encode(image: Image.Image) -> str:
+    """A PNG as base64."""
     file = io.BytesIO()
     image.save(file, "PNG", optimize=True)
     return base64.b64encode(file.getvalue()).decode("ascii")

@@ -8,17 +8,16 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..atomic import write_whole
+from ..training.session import anchor
 from ..training.signals import listening
-from .answering import ANSWERS
-from .plan import RunPlan, Shared, train_arguments
-from .runner import PAUSE, Stopped, Watcher, is_finished, last_words
+from .plan import PREDICTIONS, Job, RunPlan, Shared, make_job
+from .runner import PAUSE, Stopped, Watcher, last_line, worker_command
 
 # Written here in this order: the run counts as finished with the last two.
 SENT = (
@@ -31,7 +30,7 @@ SENT = (
     "curves.png",
     "model.json",
     "model.safetensors",
-    ANSWERS,
+    PREDICTIONS,
     "outcome.json",
 )
 NODE_DEATHS = 3  # after which a run is given up
@@ -60,12 +59,10 @@ def run_on_ray(
     ray = connect(address)
     gpus = ray.cluster_resources().get("GPU", 0)
     task = ray.remote(num_cpus=threads, num_gpus=1 if gpus else 0, max_retries=NODE_DEATHS)(train_there)
-    shared, sent = for_elsewhere(shared)
     waiting = {}
     for run in runs:
-        if not is_finished(run.folder):
-            there = RunPlan(run.model, run.seed, Path("run"))
-            waiting[task.remote(train_arguments(shared, there), sent, threads)] = run
+        if not run.is_finished():
+            waiting[task.remote(for_elsewhere(make_job(run, shared, threads)).model_dump_json())] = run
             watcher.started(run)
     failures: dict[Path, str] = {}
     with listening() as flag:
@@ -113,26 +110,21 @@ def knock(address: str) -> None:
             pass
 
 
-def for_elsewhere(shared: Shared) -> tuple[Shared, dict[str, bytes]]:
-    """The settings as another folder of another machine understands them, and files to send along."""
-    data = Path(shared.data).expanduser()
-    changes: dict[str, str] = {"data": str(data.absolute())} if data.exists() else {}
-    recipe, sent = Path(shared.recipe), {}
-    if recipe.suffix in (".yaml", ".yml"):
-        changes["recipe"] = recipe.name
-        sent[recipe.name] = recipe.read_bytes()
-    return shared.model_copy(update=changes), sent
+def for_elsewhere(job: Job) -> Job:
+    """A job as another folder of another machine understands it: with absolute paths."""
+    data = Path(job.source).expanduser()
+    source = str(data.absolute()) if data.exists() else job.source
+    return job.model_copy(update={"source": source, "recipe": anchor(job.recipe)})
 
 
-def train_there(arguments: list[str], sent: dict[str, bytes], threads: int) -> tuple[int, dict[str, bytes]]:
-    """On a node: train in a scratch folder; returns the exit code and the small files of the run."""
+def train_there(text: str) -> tuple[int, dict[str, bytes]]:
+    """On a node: do a job in a scratch folder; returns the exit code and the small files of the run."""
     scratch = Path(tempfile.mkdtemp(prefix="nearsight-"))
     try:
         folder = scratch / "run"
         folder.mkdir()
-        for name, content in sent.items():
-            (scratch / name).write_bytes(content)
-        command = [sys.executable, "-m", "nearsight.cli.shell.worker", *arguments, "--threads", str(threads)]
+        job = Job.model_validate_json(text).model_copy(update={"folder": folder})
+        command = worker_command("train", job, folder / "job.json")
         with (folder / "log.txt").open("wb") as log:
             # The pipe closes when this worker is killed; then the process ends, too.
             process = subprocess.Popen(
@@ -141,7 +133,7 @@ def train_there(arguments: list[str], sent: dict[str, bytes], threads: int) -> t
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+                env={**os.environ, "OMP_NUM_THREADS": str(job.threads)},
             )
             code = process.wait()
         files = {name: (folder / name).read_bytes() for name in SENT if (folder / name).is_file()}
@@ -161,4 +153,4 @@ def receive(ray: Any, reference: Any, run: RunPlan) -> str | None:
             write_whole(run.folder / name, files[name])
     if code == 0:
         return None
-    return last_words(run.folder / "log.txt") or f"Its process ended with code {code}."
+    return last_line(files.get("log.txt", b"").decode(errors="replace")) or f"Its process ended with code {code}."

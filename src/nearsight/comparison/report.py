@@ -1,30 +1,363 @@
-"""The report: one page that needs nothing but itself, made from the results alone."""
+"""The answer in words: which model is best, how sure that is, and whether it is worth its cost."""
 
 import math
+from collections.abc import Sequence
+from html import escape
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..atomic import write_whole
+from ..interval import Interval
+from ..plots.axes import Axis, padded
 from ..training.progress import duration
-from .charts import colour, interval_bar, learning_curves, score_by_latency
-from .results import Results
-from .verdict import percent, probability, signed, verdict
+from .results import Comparison, Curve, Difference, ModelResult
+
+CHEAPER = 0.9  # share of the time from which on a model counts as cheaper
+WORTH_SAYING = 1.1
+NAMED = 3  # models up to which a sentence names them all
 
 
-def write_report(results: Results, folder: Path) -> Path:
-    """Write `report.html` into a folder."""
-    path = folder / "report.html"
-    write_whole(path, render(results).encode())
-    return path
+def verdict(results: Comparison) -> list[str]:
+    """Sentences, the most important first."""
+    ranked = results.ranked
+    if not ranked:
+        return ["No run finished, so there is nothing to compare."]
+    sentences = [headline(ranked, results), *against_baseline(ranked, results), *cost(ranked, results)]
+    return [*sentences, *cautions(results)]
 
 
-def render(results: Results) -> str:
+def headline(ranked: Sequence[ModelResult], results: Comparison) -> str:
+    """Which model is best, and whether that can be told from chance."""
+    best, ties = ranked[0], tied(ranked)
+    reached = f"{percent(best.score)} of the {results.split} images right"
+    if results.metric != "accuracy":
+        reached = f"{percent(best.score)} {results.metric} on the {results.split} images"
+    if len(ranked) == 1:
+        return f"{best.label} gets {reached}."
+    if not ties:
+        gap = points(abs(ranked[1].behind_best.mean))  # type: ignore[union-attr]
+        if best.convnet:
+            return f"The ConvNet wins: {best.label} gets {reached}, {gap} more than the next, {ranked[1].label}."
+        return f"{best.label} is best: it gets {reached}, {gap} more than the next, {ranked[1].label}."
+    if len(ties) == len(ranked) - 1:
+        last = ranked[-1]
+        return (
+            f"No difference shown: the models lie between {value_of(last)} ({last.label}) and {value_of(best)} "
+            f"({best.label}), no further apart than chance may put them."
+        )
+    names = enumeration([model.label for model in ties]) if len(ties) <= NAMED else f"{len(ties)} others"
+    return f"{best.label} is ahead with {reached}, but {names} can't be told apart from it."
+
+
+def against_baseline(ranked: Sequence[ModelResult], results: Comparison) -> list[str]:
+    """How the best model stands to the baseline."""
+    best, baseline = ranked[0], results.model(results.baseline)
+    kind = "the ConvNet" if baseline.convnet else "the baseline"
+    if baseline.score is None:
+        return [f"No run of {kind} {baseline.label} finished, so nothing could be tested against it."]
+    if best is baseline:
+        others = [model for model in ranked[1:] if model.difference and model.difference.verdict == "worse"]
+        if baseline.convnet or not others:
+            return []
+        return [f"It is the baseline itself: {len(others)} of the {len(ranked) - 1} others are worse."]
+    if best.difference is None:
+        return []
+    said = f"{best.label} is {spelled(best.difference, f'{kind} {baseline.label}')}"
+    shown = best.difference.verdict != "no difference shown"
+    return [f"{said}." if shown else f"{said}, which shows no difference."]
+
+
+def cost(ranked: Sequence[ModelResult], results: Comparison) -> list[str]:
+    """What the best model costs beside the baseline, and whether a cheaper one does as well."""
+    best, baseline = ranked[0], results.model(results.baseline)
+    cheap = cheapest_tie(ranked)
+    if cheap is not None and cheap.latency and best.latency:
+        ratio = cheap.latency.milliseconds.value / best.latency.milliseconds.value
+        apart = f"{cheap.label}, which can't be told apart from {best.label},"
+        return [f"{apart} takes only {ratio:.2g} × as long for an image."]
+    if best is baseline or not (best.latency and baseline.latency and best.seconds and baseline.seconds):
+        return []
+    image = best.latency.milliseconds.value / baseline.latency.milliseconds.value
+    training = best.seconds / baseline.seconds
+    costs = f"{times(image)} for an image and {times(training)} to train"
+    return [f"{best.label} takes {costs}, compared with {baseline.label}."]
+
+
+def cautions(results: Comparison) -> list[str]:
+    """What the reader must know to trust the rest."""
+    said = []
+    if len(results.seeds) == 1:
+        said.append("Only one seed was trained: how much training varies is unknown, and the intervals leave it out.")
+    if results.split == "val":
+        said.append(
+            "There are no test images: the models are judged by the validation images, which have also chosen the best "
+            "epoch of each run, so all of them look a little better than they are."
+        )
+    if results.failures:
+        runs = sum(len(model.runs) for model in results.models)
+        said.append(f"{len(results.failures)} of {runs} runs failed and are not in the figures.")
+    if results.suggestion:
+        said.append(f"No ConvNet was among the models; add {results.suggestion} for an honest comparison.")
+    return said
+
+
+def tied(ranked: Sequence[ModelResult]) -> list[ModelResult]:
+    """Models that can't be told apart from the best."""
+    return [m for m in ranked[1:] if m.behind_best is None or m.behind_best.verdict == "no difference shown"]
+
+
+def cheapest_tie(ranked: Sequence[ModelResult]) -> ModelResult | None:
+    """The fastest of the models that can't be told apart from the best, if it is clearly faster."""
+    best = ranked[0]
+    timed = [model for model in tied(ranked) if model.latency]
+    if best.latency is None or not timed:
+        return None
+    fastest = min(timed, key=lambda model: model.latency.milliseconds.value)  # type: ignore[union-attr]
+    ratio = fastest.latency.milliseconds.value / best.latency.milliseconds.value  # type: ignore[union-attr]
+    return fastest if ratio < CHEAPER else None
+
+
+def percent(value: Interval | None) -> str:
+    """`61.3 % ± 1.1`, on one line."""
+    assert value is not None
+    return f"{100 * value.value:.1f} % ± {100 * value.half_width:.1f}".replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def value_of(model: ModelResult) -> str:
+    """`61.3 %`, on one line."""
+    assert model.score is not None
+    return f"{100 * model.score.value:.1f}\N{NO-BREAK SPACE}%"
+
+
+def points(difference: float) -> str:
+    """`12.6 points`."""
+    return f"{100 * difference:.1f} points"
+
+
+def spelled(difference: Difference, other: str) -> str:
+    """`12.6 points above resnet18 (95 % interval +10.2 to +15.0, p < 0.001)`; numbers stay with their signs."""
+    place = "above" if difference.mean >= 0 else "below"
+    interval = f"95\N{NO-BREAK SPACE}% interval {signed(difference.low)} to {signed(difference.high)}"
+    p = probability(difference.p).replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{points(abs(difference.mean))} {place} {other} ({interval}, {p})"
+
+
+def signed(difference: float) -> str:
+    """A difference in points with its sign: `+1.2`, `−0.4`."""
+    return f"{100 * difference:+.1f}".replace("-", "−")
+
+
+def probability(p: float) -> str:
+    """`p = 0.012`, or `p < 0.001`."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}" if p < 0.0995 else f"p = {p:.2f}"
+
+
+def times(ratio: float) -> str:
+    """A ratio of times in words."""
+    if 1 / WORTH_SAYING < ratio < WORTH_SAYING:
+        return "about as long"
+    return f"{ratio:.2g} × as long"
+
+
+def enumeration(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`.
+
+    Example:
+        >>> enumeration(["a", "b", "c"])
+        'a, b and c'
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+WIDTH, HEIGHT = 440, 300
+LEFT, RIGHT, TOP, BOTTOM = 44, 12, 12, 40
+COLOURS = 8
+STROKES = ("", " dashed", " dotted")  # of the first eight models, the next, and the next
+LETTER = 7.2  # width of a letter, roughly
+BAR = 150  # length of an interval's bar in the table
+
+
+def colour(index: int) -> str:
+    """Classes that give a model its colour and stroke; 24 models can be told apart."""
+    return f"m{index % COLOURS}{STROKES[index // COLOURS % len(STROKES)]}"
+
+
+def learning_curves(results: Comparison) -> Markup:
+    """Validation score while training: mean over seeds, with the range between the seeds."""
+    shown = [(index, curves_of(model)) for index, model in enumerate(results.models)]
+    shown = [(index, curves) for index, curves in shown if curves]
+    if not shown:
+        return Markup("")
+    by_time = results.recipe.get("budget") is not None
+    lines = [(index, *summary(curves, by_time)) for index, curves in shown]
+    last = max(x[-1] for _, x, *_ in lines)
+    across = Axis(0, last * 1.02, LEFT, WIDTH - RIGHT)
+    down = Axis(*upright([value for _, _, low, _, high in lines for value in (*low, *high)]), HEIGHT - BOTTOM, TOP)
+    parts = [frame(across, down, "training time in minutes" if by_time else "epoch", 5)]
+    for index, x, low, mean, high in lines:
+        there = points_of(across, down, x, high)
+        back = points_of(across, down, x[::-1], low[::-1])
+        parts.append(f'<polygon class="band {colour(index)}" points="{there} {back}"/>')
+        parts.append(f'<polyline class="line {colour(index)}" points="{points_of(across, down, x, mean)}"/>')
+    said = "; ".join(f"{results.models[i].label} ends at {mean[-1]:.1%}" for i, _, _, mean, _ in lines)
+    return drawing(f"Validation {results.metric} by epoch: {said}.", parts)
+
+
+def curves_of(model: ModelResult) -> list[Curve]:
+    """Curves of the finished runs."""
+    return [run.curve for run in model.runs if run.curve and run.curve.epoch and run.failure is None]
+
+
+def summary(curves: Sequence[Curve], by_time: bool) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Place, lowest, mean and highest score at each epoch that all runs have."""
+    epochs = min(len(curve.epoch) for curve in curves)
+    values = np.array([curve.val_score[:epochs] for curve in curves])
+    minutes = np.mean([curve.seconds[:epochs] for curve in curves], axis=0) / 60
+    x = minutes.tolist() if by_time else [float(epoch) for epoch in curves[0].epoch[:epochs]]
+    return x, values.min(axis=0).tolist(), values.mean(axis=0).tolist(), values.max(axis=0).tolist()
+
+
+def score_by_latency(results: Comparison) -> Markup:
+    """Score against the time for one image, with the models that no other beats in both."""
+    shown = [
+        (index, model.latency.milliseconds, model.score)
+        for index, model in enumerate(results.models)
+        if model.latency and model.score
+    ]
+    if not shown:
+        return Markup("")
+    times = [time.value for _, time, _ in shown]
+    logarithmic = max(times) > 4 * min(times)
+    span = (min(times) / 1.25, max(times) * 1.25) if logarithmic else padded(times, 0.18, 0.08 * max(times))
+    across = Axis(span[0], span[1], LEFT, WIDTH - RIGHT, logarithmic)
+    down = Axis(*upright([v for _, _, acc in shown for v in (acc.low, acc.high)]), HEIGHT - BOTTOM, TOP)
+    parts = [frame(across, down, "milliseconds for one image (less is better)", 5)]
+    front = pareto_front([(time.value, score.value) for _, time, score in shown])
+    parts.append(front_line([(shown[i][1].value, shown[i][2].value) for i in front], across, down))
+    taken: list[tuple[float, float, float, float]] = [
+        (across.place(t.value) - 5, down.place(a.value) - 5, across.place(t.value) + 5, down.place(a.value) + 5)
+        for _, t, a in shown
+    ]
+    for index, time, score in shown:
+        parts.append(dot(index, time, score, across, down, results.models[index].label))
+        parts.append(tag(results.models[index].label, across.place(time.value), down.place(score.value), taken))
+    names = ", ".join(results.models[shown[i][0]].label for i in front)
+    return drawing(f"{results.metric} against latency. Not beaten in both: {names}.", parts)
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Numbers of the points that no other beats in both cost and worth, by cost.
+
+    Example:
+        >>> pareto_front([(1.0, 0.5), (2.0, 0.4), (3.0, 0.9)])
+        [0, 2]
+    """
+    front: list[int] = []
+    for index in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
+        if not front or points[index][1] > points[front[-1]][1]:
+            front.append(index)
+    return front
+
+
+def front_line(points: Sequence[tuple[float, float]], across: Axis, down: Axis) -> str:
+    """The front as steps: at each cost, the best that can be had."""
+    steps = []
+    for place, (cost, worth) in enumerate(points):
+        until = points[place + 1][0] if place + 1 < len(points) else across.high
+        steps += [f"{across.place(x):.1f},{down.place(worth):.1f}" for x in (cost, until)]
+    return f'<polyline class="front" points="{" ".join(steps)}"/>'
+
+
+def dot(index: int, time: Interval, score: Interval, across: Axis, down: Axis, label: str) -> str:
+    """A model with the interval of its score."""
+    x, y = across.place(time.value), down.place(score.value)
+    low, high = down.place(score.low), down.place(score.high)
+    said = f"{label}: {score.value:.1%}, {time.value:.2f} ms"
+    return (
+        f'<g class="{colour(index)}"><title>{escape(said)}</title>'
+        f'<line class="whisker" x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}"/>'
+        f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="5"/></g>'
+    )
+
+
+def tag(label: str, x: float, y: float, taken: list[tuple[float, float, float, float]]) -> str:
+    """A model's name beside its dot, where no other name or dot is."""
+    width = LETTER * len(label)
+    places = [(x + 9, y - 6), (x - 9 - width, y - 6), (x - width / 2, y - 22), (x - width / 2, y + 10)]
+    places += [(x + 9, y + 8), (x + 9, y - 20), (x - 9 - width, y + 8), (x - 9 - width, y - 20)]
+    for left, top in places:
+        box = (left, top, left + width, top + 12)
+        inside = left > LEFT and left + width < WIDTH and top > 0 and top + 12 < HEIGHT - BOTTOM
+        if inside and not any(overlap(box, other) for other in taken):
+            taken.append(box)
+            return f'<text class="tag" x="{left:.1f}" y="{top + 10:.1f}">{escape(label)}</text>'
+    return ""  # too crowded; the name is in the legend and shows up under the pointer
+
+
+def overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    """Whether two boxes (left, top, right, bottom) share a place."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def interval_bar(results: Comparison, index: int) -> Markup:
+    """The interval of a model's score on the scale that all models of the table share."""
+    found = [model.score for model in results.models if model.score]
+    value = results.models[index].score
+    if value is None:
+        return Markup("")
+    scale = Axis(*padded([v for a in found for v in (a.low, a.high)], 0.05, 0.002), 4, BAR - 4)
+    x, low, high = (scale.place(v) for v in (value.value, value.low, value.high))
+    return Markup(
+        f'<svg class="bar {colour(index)}" viewBox="0 0 {BAR} 14" width="{BAR}" height="14" aria-hidden="true">'
+        f'<line class="rail" x1="0" x2="{BAR}" y1="7" y2="7"/>'
+        f'<line class="whisker" x1="{low:.1f}" x2="{high:.1f}" y1="7" y2="7"/>'
+        f'<circle class="dot" cx="{x:.1f}" cy="7" r="4.5"/></svg>'
+    )
+
+
+def upright(values: Sequence[float]) -> tuple[float, float]:
+    """Ends of an axis for scores."""
+    low, high = padded(values)
+    return max(low, 0.0) if low > -0.02 else low, min(high, 1.02)
+
+
+def frame(across: Axis, down: Axis, title: str, count: int) -> str:
+    """Grid, ticks and the title below; scores on the left."""
+    parts = []
+    ticks = down.ticks(5)
+    digits = 1 if len(ticks) > 1 and (ticks[1] - ticks[0]) < 0.0099 else 0
+    for value in ticks:
+        y = down.place(value)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.{digits}%}</text>')
+    for value in across.ticks(count):
+        x = across.place(value)
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:g}</text>')
+    base = HEIGHT - BOTTOM
+    parts.append(f'<line class="base" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{base}" y2="{base}"/>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text class="title" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(title)}</text>')
+    return "".join(parts)
+
+
+def points_of(across: Axis, down: Axis, x: Sequence[float], y: Sequence[float]) -> str:
+    """Places of a line."""
+    return " ".join(f"{across.place(a):.1f},{down.place(b):.1f}" for a, b in zip(x, y, strict=True))
+
+
+def drawing(described: str, parts: Sequence[str]) -> Markup:
+    """A whole chart with a description for those who can't see it."""
+    said = escape(described, quote=True)
+    return Markup(f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{said}">{"".join(parts)}</svg>')
+
+
+def render(results: Comparison) -> str:
     """The report as HTML; every text from outside is escaped."""
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page.filters |= {
@@ -53,7 +386,7 @@ def render(results: Results) -> str:
     )
 
 
-def facts(results: Results) -> list[tuple[str, str]]:
+def facts(results: Comparison) -> list[tuple[str, str]]:
     """How it was done, as pairs of a title and a text."""
     data, recipe, machine = results.data, results.recipe, results.machine
     sizes = ", ".join(f"{images:,} {name}" for name, images in data["images"].items())
@@ -70,7 +403,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
     ]
 
 
-def budget(results: Results) -> str:
+def budget(results: Comparison) -> str:
     """The training that every model got."""
     epochs = results.recipe["epochs"]
     if results.recipe["budget"] is not None:
@@ -103,7 +436,7 @@ def count(number: Any, name: str) -> str:
 STYLES = {"better": "green", "worse": "red", "no difference shown": "dim"}
 
 
-def results_table(results: Results) -> Table:
+def results_table(results: Comparison) -> Table:
     """One line for each model, the best first."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("model", overflow="fold")

@@ -1,10 +1,11 @@
 """What came of a comparison: `results.json`, from which the report can be made again."""
 
 import json
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from ..atomic import write_whole
 from ..interval import Interval
@@ -134,7 +135,7 @@ class ModelResult(Record):
         return sum(times) / len(times) if times else None
 
 
-class Answer(Record):
+class ExamplePrediction(Record):
     """What a model says of an image: the class that most seeds gave, and how many were right."""
 
     label: str
@@ -157,7 +158,7 @@ class Example(Record):
     name: str
     truth: str
     picture: str
-    answers: list[Answer]
+    answers: list[ExamplePrediction]
     models_right: int
 
 
@@ -170,7 +171,7 @@ class Disagreement(Record):
     examples: list[Example]
 
 
-class Results(Record):
+class Comparison(Record):
     """A whole comparison.
 
     Attributes:
@@ -188,6 +189,7 @@ class Results(Record):
         disagreements: Between the best model and the baseline, or the next.
         machine: Where it was measured.
         command: What was typed.
+        folder: Of the comparison; not in the file.
     """
 
     format: Literal["nearsight-comparison"] = "nearsight-comparison"
@@ -205,6 +207,32 @@ class Results(Record):
     machine: dict[str, Any]
     command: str
 
+    folder: Path | None = Field(default=None, exclude=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `results.json` holds them."""
+        return self.model_dump(mode="json")
+
+    def save(self, folder: str | Path) -> None:
+        """Write `results.json` and `report.html` into a folder."""
+        from .report import render
+
+        write_whole(Path(folder) / "results.json", (self.model_dump_json(indent=1) + "\n").encode())
+        write_whole(Path(folder) / "report.html", render(self).encode())
+
+    def __repr__(self) -> str:
+        from .report import percent, verdict
+
+        scores = ", ".join(f"{model.label} {percent(model.score)}" for model in self.ranked)
+        return f"Comparison({scores or 'no finished run'}). {verdict(self)[0]}".replace("\N{NO-BREAK SPACE}", " ")
+
+    def _repr_html_(self) -> str:
+        """The report in a frame of its own, for notebooks."""
+        from .report import render
+
+        page = escape(render(self), quote=True)
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 800px; border: 0" title="Comparison"></iframe>'
+
     def model(self, label: str) -> ModelResult:
         """A model by its label."""
         return next(model for model in self.models if model.label == label)
@@ -221,14 +249,7 @@ class Results(Record):
         return [(model, run) for model in self.models for run in model.runs if run.failure is not None]
 
 
-def write_results(results: Results, folder: Path) -> Path:
-    """Write `results.json` into a folder."""
-    path = folder / "results.json"
-    write_whole(path, (results.model_dump_json(indent=1) + "\n").encode())
-    return path
-
-
-def read_results(folder: Path) -> Results:
+def read_results(folder: Path) -> Comparison:
     """Read `results.json` of a folder.
 
     Raises:
@@ -238,8 +259,8 @@ def read_results(folder: Path) -> Results:
     if not path.is_file():
         raise ValueError(f"{path} is not there; give the folder of a comparison that has ended.")
     try:
-        return Results.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except (ValidationError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        return Comparison.model_validate({**json.loads(path.read_text(encoding="utf-8")), "folder": folder})
+    except (ValidationError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"{path} is not what `nearsight compare` writes ({reason}); run the comparison again."

@@ -8,12 +8,19 @@ Only where two or three seeds differ by many points, more than the choice of ima
 93 of 100 cases instead of 95.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
+
+from ..interval import Interval
+from .plan import PREDICTIONS, Plan
+from .results import Difference
 
 LEVEL = 0.95
 ALPHA = 0.05  # a difference with a smaller corrected p is called shown
@@ -147,3 +154,136 @@ def judge(difference: float, p: float) -> str:
     if p >= ALPHA:
         return "no difference shown"
     return "better" if difference > 0 else "worse"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of all finished runs to the images that every one of them could read.
+
+    Attributes:
+        split: Name of the split.
+        indices: Numbers of the images in it `[n]`.
+        runs: By label and seed, what a run predicted.
+    """
+
+    split: str
+    indices: NDArray[np.int64]
+    runs: dict[str, dict[int, "RunPredictions"]]
+
+    def parts(self, label: str, seeds: list[int] | None = None) -> NDArray[np.float64]:
+        """What images, or groups of images, add to the score of a model `[seeds, k]`; the mean is the score."""
+        chosen = self.runs[label] if seeds is None else {seed: self.runs[label][seed] for seed in seeds}
+        return np.stack([run.parts for run in chosen.values()])
+
+    def image_scores(self, label: str) -> NDArray[np.float64]:
+        """How good the predictions of a model are for each image, from 0 to 1, the mean over seeds `[n]`."""
+        return np.mean([run.image_scores for run in self.runs[label].values()], axis=0)
+
+    def score(self, label: str, seed: int) -> float:
+        """Score of one run."""
+        return float(self.runs[label][seed].parts.mean())
+
+    @property
+    def counted(self) -> bool:
+        """Whether scores count right and wrong predictions to images."""
+        return all(run.classes is not None for seeds in self.runs.values() for run in seeds.values())
+
+    def labels_done(self) -> list[str]:
+        """Models with at least one finished run."""
+        return [label for label, seeds in self.runs.items() if seeds]
+
+
+@dataclass(frozen=True)
+class RunPredictions:
+    """What one run predicted.
+
+    Attributes:
+        image_scores: How good each prediction is, from 0 to 1 `[n]`.
+        parts: What adds up to the score `[k]`: the same for accuracy; pseudo-values of groups of images for others.
+        classes: Class numbers that were predicted, and the true ones `[2, n]`; None where images have several.
+    """
+
+    image_scores: NDArray[np.float64]
+    parts: NDArray[np.float64]
+    classes: NDArray[np.int64] | None
+
+
+def read_predictions(plan: Plan, folder: Path) -> Predictions | None:
+    """The predictions of the finished runs; None if there are none."""
+    files = {
+        (run.model.label, run.seed): read_file(run.folder / PREDICTIONS)
+        for run in plan.runs(folder)
+        if run.is_finished()
+    }
+    if not files:
+        return None
+    first = next(iter(files.values()))
+    shared = first["indices"]
+    for file in files.values():
+        shared = np.intersect1d(shared, file["indices"])
+    runs: dict[str, dict[int, RunPredictions]] = {model.label: {} for model in plan.models}
+    for (label, seed), file in files.items():
+        runs[label][seed] = pick(file, np.isin(file["indices"], shared))
+    return Predictions(str(first["split"]), shared, runs)
+
+
+def pick(file: dict[str, NDArray], kept: NDArray[np.bool_]) -> RunPredictions:
+    """The predictions for the images that all runs could read."""
+    worth = file["worth"][kept].astype(np.float64)
+    if "classes" in file:
+        return RunPredictions(worth, worth, file["classes"][:, kept])
+    if not kept.all():
+        raise ValueError(
+            "The runs could read different images, so that their scores can't be compared; see `nearsight data check`."
+        )
+    return RunPredictions(worth, file["parts"].astype(np.float64), None)
+
+
+def read_file(path: Path) -> dict[str, NDArray]:
+    """The arrays of a file of predictions."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: file[name] for name in file.files}
+        if not {"worth", "indices", "split"} <= found.keys() or not {"parts", "classes"} & found.keys():
+            raise KeyError(path)
+        return found
+    except (KeyError, ValueError, EOFError, BadZipFile):
+        raise ValueError(
+            f"{path} is damaged; delete it and run the same command again, which writes it anew."
+        ) from None
+
+
+def scores(predictions: Predictions) -> dict[str, Interval]:
+    """Score of each model with its interval."""
+    found = {
+        label: estimate_score(predictions.parts(label), predictions.counted) for label in predictions.labels_done()
+    }
+    return {label: Interval(estimate.mean, estimate.low, estimate.high) for label, estimate in found.items()}
+
+
+def differences(predictions: Predictions, reference: str) -> dict[str, Difference]:
+    """How each other model differs from a reference, on the seeds that both have; p corrected for their number."""
+    found: dict[str, tuple[Estimate, int]] = {}
+    for label in predictions.labels_done():
+        seeds = [seed for seed in predictions.runs[label] if seed in predictions.runs[reference]]
+        if label != reference and seeds:
+            mine, other = predictions.parts(label, seeds), predictions.parts(reference, seeds)
+            estimate = estimate_difference(mine, other, predictions.counted)
+            found[label] = (estimate, len(seeds))
+    corrected = correct_for_many([estimate.p for estimate, _ in found.values()])
+    return {
+        label: Difference(
+            mean=estimate.mean,
+            low=estimate.low,
+            high=estimate.high,
+            p=p,
+            seeds=seeds,
+            verdict=judge(estimate.mean, p),  # type: ignore[arg-type]
+        )
+        for (label, (estimate, seeds)), p in zip(found.items(), corrected, strict=True)
+    }
+
+
+def best_of(found: Mapping[str, Interval]) -> str:
+    """The label with the highest score; the first of equal ones."""
+    return max(found, key=lambda label: found[label].value)

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 OF_CHOICE = ("weights", "drop", "drop_path", "localize")  # of a recipe's model; the rest goes to the model's maker
@@ -13,7 +12,7 @@ BRACKETS = {"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}
 
 
 @dataclass(frozen=True)
-class Entry:
+class Candidate:
     """A model that is compared.
 
     Attributes:
@@ -48,7 +47,7 @@ class Entry:
         return f"{self.name}{options}"
 
 
-def parse_entries(text: str) -> list[Entry]:
+def parse_candidates(text: str) -> list[Candidate]:
     """The models of a list with commas.
 
     A model is written `NAME`, with options `NAME:KEY=VALUE:KEY=VALUE`, or `LABEL=NAME:...` to give it a short name.
@@ -60,16 +59,18 @@ def parse_entries(text: str) -> list[Entry]:
     """
     if not text.strip():
         raise ValueError("No model was named; give --models, such as --models deit_nano,localvit_nano,resnet18.")
-    entries = [parse_entry(part.strip()) for part in split_outside(text, ",")]
-    seen: dict[str, Entry] = {}
-    for entry in entries:
-        if entry.slug in seen:
-            raise ValueError(f"Two models are called {entry.label!r}; give one of them another name: LABEL={entry}.")
-        seen[entry.slug] = entry
-    return entries
+    candidates = [parse_candidate(part.strip()) for part in split_outside(text, ",")]
+    seen: dict[str, Candidate] = {}
+    for candidate in candidates:
+        if candidate.slug in seen:
+            raise ValueError(
+                f"Two models are called {candidate.label!r}; give one of them another name: LABEL={candidate}."
+            )
+        seen[candidate.slug] = candidate
+    return candidates
 
 
-def parse_entry(text: str) -> Entry:
+def parse_candidate(text: str) -> Candidate:
     """One model: `[LABEL=]NAME[:KEY=VALUE]...`."""
     head, *rest = split_outside(text, ":")
     label, equals, name = head.rpartition("=")
@@ -86,7 +87,7 @@ def parse_entry(text: str) -> Entry:
             raise ValueError(f"{part!r} in {text!r} is not an option; write KEY=VALUE once, such as qkv=life.")
         options[key] = value
     plain = name.removeprefix("timm/")
-    return Entry(label or plain + "".join(f":{key}={value}" for key, value in options.items()), plain, options)
+    return Candidate(label or plain + "".join(f":{key}={value}" for key, value in options.items()), plain, options)
 
 
 def split_outside(text: str, sign: str) -> list[str]:
@@ -103,24 +104,17 @@ def split_outside(text: str, sign: str) -> list[str]:
     return [text[start + 1 : end] for start, end in pairwise(cuts)]
 
 
-def as_changes(settings: list[str]) -> dict[str, Any]:
-    """Changes of a recipe from `KEY=VALUE` texts."""
-    from .files import parse_change
-
-    return dict(parse_change(text) for text in settings)
-
-
-def with_baseline(entries: list[Entry], baseline: str | None) -> tuple[list[Entry], str | None]:
+def with_baseline(candidates: list[Candidate], baseline: str | None) -> tuple[list[Candidate], str | None]:
     """The models and the label of the baseline; one that is not among them is added.
 
     Example:
-        >>> entries, label = with_baseline(parse_entries("deit_nano"), "resnet18")
-        >>> [entry.label for entry in entries], label
+        >>> candidates, label = with_baseline(parse_entries("deit_nano"), "resnet18")
+        >>> [candidate.label for candidate in candidates], label
         (['deit_nano', 'resnet18'], 'resnet18')
     """
-    if baseline is None or baseline in [entry.label for entry in entries]:
-        return entries, baseline
-    added = parse_entry(baseline)
-    if added.label in [entry.label for entry in entries]:
-        return entries, added.label
-    return [*entries, added], added.label
+    if baseline is None or baseline in [candidate.label for candidate in candidates]:
+        return candidates, baseline
+    added = parse_candidate(baseline)
+    if added.label in [candidate.label for candidate in candidates]:
+        return candidates, added.label
+    return [*candidates, added], added.label

@@ -5,7 +5,7 @@ What is wrong is refused in one sentence; the resolved recipe is saved in the ru
 """
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -56,11 +56,11 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
-def load_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> Recipe:
+def load_recipe(name: str | Path | Recipe, changes: Mapping[str, Any] | None = None) -> Recipe:
     """A recipe by name or from a YAML file, with changes.
 
     Args:
-        name: One of `recipe_names()`, or a file that ends in .yaml or .yml.
+        name: One of `recipe_names()`, a file that ends in .yaml or .yml, or a recipe itself.
         changes: Values by dotted key, such as `optimizer.lr`.
 
     Raises:
@@ -103,8 +103,22 @@ def parse_change(text: str) -> tuple[str, Any]:
     return key, parse_yaml(value, f"The value of {key}")
 
 
-def read_settings(name: str | Path) -> tuple[dict[str, Any], str]:
+def parse_changes(changes: Mapping[str, Any] | Sequence[str] | None) -> dict[str, Any]:
+    """Changes of a recipe by dotted key, from a mapping or from texts `KEY=VALUE`.
+
+    Example:
+        >>> parse_changes(["optimizer.lr=3e-4", "augment.mixup=0"]) == parse_changes(
+        ...     {"optimizer.lr": 3e-4, "augment.mixup": 0}
+        ... )
+        True
+    """
+    return dict(changes) if isinstance(changes, Mapping) else dict(map(parse_change, changes or ()))
+
+
+def read_settings(name: str | Path | Recipe) -> tuple[dict[str, Any], str]:
     """What a recipe's file says, and what to call it in messages."""
+    if isinstance(name, Recipe):
+        return name.model_dump(), f"The recipe {name.name}"
     if isinstance(name, Path) or name.endswith((".yaml", ".yml")):
         path = Path(name)
         return {"name": path.stem, **read_yaml(path)}, str(path)

@@ -8,8 +8,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model
 
 def check_range(pair: tuple[float, float]) -> tuple[float, float]:
     """Refuse a smallest and largest value that are not above 0 and in this order."""
-    if not 0 < pair[0] <= pair[1]:
-        raise ValueError("the first of the two numbers must be above 0 and not above the second")
+    if not 0 < pair[0] <= pair[1] <= 100:
+        raise ValueError("the first of the two numbers must be above 0 and not above the second, which is at most 100")
     return pair
 
 
@@ -41,15 +41,15 @@ class Section(BaseModel):
 
 def check_sides(sides: tuple[int, ...]) -> tuple[int, ...]:
     """Refuse sides that are none, or smaller than any model could use."""
-    if not sides or min(sides) < 16:
-        raise ValueError("give one side or more, each of at least 16 pixels")
+    if not sides or min(sides) < 16 or max(sides) > 8192:
+        raise ValueError("give one side or more, each of at least 16 and at most 8192 pixels")
     return sides
 
 
 def check_pair(pair: tuple[int, int]) -> tuple[int, int]:
     """Refuse a smallest and largest side that are not in this order."""
-    if not 16 <= pair[0] <= pair[1]:
-        raise ValueError("the first of the two sides must be at least 16 and not above the second")
+    if not 16 <= pair[0] <= pair[1] <= 8192:
+        raise ValueError("the first of the two sides must be at least 16 and not above the second, at most 8192")
     return pair
 
 
@@ -100,13 +100,19 @@ class SceneAugment(Section):
 
 
 LARGEST_SEED = 2**63 - 1  # torch takes no larger ones everywhere
+MOST_EPOCHS = 100_000
 RAND_AUGMENT = re.compile(r"rand(-(m|n|p|mstd|mmax|inc)\d+(\.\d+)?)+")
+RAND_AUGMENT_MOST = {"m": 30, "n": 20, "p": 1, "mstd": 1000, "mmax": 30, "inc": 1}
 
 
 def check_rand_augment(text: str) -> str:
     """Refuse what timm would not understand as RandAugment."""
     if not RAND_AUGMENT.fullmatch(text):
         raise ValueError("write timm's text for RandAugment, such as rand-m9-mstd0.5-inc1")
+    for part in text.split("-")[1:]:
+        name, number = re.match(r"([a-z]+)(.*)", part).groups()  # type: ignore[union-attr]
+        if float(number) > RAND_AUGMENT_MOST[name]:
+            raise ValueError(f"{name} is at most {RAND_AUGMENT_MOST[name]}")
     return text
 
 
@@ -152,10 +158,10 @@ class DataUse(Section):
     """
 
     val_fraction: float = Field(default=0.1, gt=0, le=0.5)
-    limit: int | None = Field(default=None, ge=1)
-    workers: int | None = Field(default=None, ge=0)
+    limit: int | None = Field(default=None, ge=1, le=LARGEST_SEED)
+    workers: int | None = Field(default=None, ge=0, le=256)
     max_bad: float = Field(default=0.01, ge=0, le=1)
-    split_seed: int = Field(default=0, ge=0)
+    split_seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
 
 
 class Augment(Section):
@@ -185,14 +191,14 @@ class Augment(Section):
     flip: float = Field(default=0.5, ge=0, le=1)
     flip_vertical: float = Field(default=0.0, ge=0, le=1)
     rand_augment: Annotated[str, AfterValidator(check_rand_augment)] | None = None
-    color_jitter: float = Field(default=0.0, ge=0)
+    color_jitter: float = Field(default=0.0, ge=0, le=1)
     erase: float = Field(default=0.0, ge=0, le=1)
-    mixup: float = Field(default=0.0, ge=0)
-    cutmix: float = Field(default=0.0, ge=0)
+    mixup: float = Field(default=0.0, ge=0, le=100)
+    cutmix: float = Field(default=0.0, ge=0, le=100)
     mix_probability: float = Field(default=1.0, ge=0, le=1)
     mix_switch: float = Field(default=0.5, ge=0, le=1)
     repeats: int = Field(default=1, ge=1, le=8)
-    stop_mixing: int = Field(default=0, ge=0)
+    stop_mixing: int = Field(default=0, ge=0, le=MOST_EPOCHS)
 
     @model_validator(mode="after")
     def check_together(self) -> "Augment":
@@ -257,16 +263,16 @@ class Optimizer(Section):
     """
 
     kind: Literal["adamw", "sgd", "lamb"] = "adamw"
-    lr: float = Field(default=1e-3, gt=0)
-    lr_batch: int | None = Field(default=None, ge=1)
-    weight_decay: float = Field(default=0.05, ge=0)
+    lr: float = Field(default=1e-3, gt=0, le=1e30)  # what 32 bits hold, with the factors below
+    lr_batch: int | None = Field(default=None, ge=1, le=1_000_000)
+    weight_decay: float = Field(default=0.05, ge=0, le=1000)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.999, ge=0, lt=1)
-    eps: float = Field(default=1e-8, gt=0)
+    eps: float = Field(default=1e-8, gt=0, le=1000)
     layer_decay: float | None = Field(default=None, gt=0, le=1)
-    offsets: float = Field(default=0.01, gt=0)
-    backbone: float = Field(default=1.0, gt=0)
-    clip: float | None = Field(default=None, gt=0)
+    offsets: float = Field(default=0.01, gt=0, le=100)
+    backbone: float = Field(default=1.0, gt=0, le=100)
+    clip: float | None = Field(default=None, gt=0, le=1e30)
 
 
 class Schedule(Section):
@@ -284,12 +290,12 @@ class Schedule(Section):
     """
 
     kind: Literal["cosine", "step", "poly", "constant"] = "cosine"
-    warmup_epochs: float = Field(default=0.0, ge=0)
+    warmup_epochs: float = Field(default=0.0, ge=0, le=MOST_EPOCHS)
     warmup_lr: float = Field(default=0.001, ge=0, le=1)
     min_lr: float = Field(default=0.01, ge=0, le=1)
     milestones: Shares = (0.3, 0.6, 0.9)
     gamma: float = Field(default=0.1, gt=0, le=1)
-    power: float = Field(default=1.0, gt=0)
+    power: float = Field(default=1.0, gt=0, le=100)
 
 
 class Saving(Section):
@@ -300,8 +306,8 @@ class Saving(Section):
         keep: Newest checkpoints to keep, beside the best one.
     """
 
-    every: float = Field(default=10.0, gt=0)
-    keep: int = Field(default=1, ge=1)
+    every: float = Field(default=10.0, gt=0, le=1_000_000)
+    keep: int = Field(default=1, ge=1, le=MOST_EPOCHS)
 
 
 class Recipe(Section):
@@ -329,9 +335,9 @@ class Recipe(Section):
     task: Literal["classify", "detect", "segment"] = "classify"
     model: ModelChoice = ModelChoice()
     data: DataUse = DataUse()
-    epochs: int = Field(default=0, ge=0)
-    batch: int = Field(default=0, ge=0)
-    accumulate: int = Field(default=1, ge=1)
+    epochs: int = Field(default=0, ge=0, le=MOST_EPOCHS)
+    batch: int = Field(default=0, ge=0, le=1_000_000)
+    accumulate: int = Field(default=1, ge=1, le=1_000_000)
     augment: Augment = Augment()
     scene: SceneAugment = SceneAugment()
     loss: Loss = Loss()
@@ -340,7 +346,7 @@ class Recipe(Section):
     schedule: Schedule = Schedule()
     ema: float | None = Field(default=None, gt=0, lt=1)
     precision: Literal["fp32", "bf16"] = "fp32"
-    patience: int | None = Field(default=None, ge=1)
+    patience: int | None = Field(default=None, ge=1, le=MOST_EPOCHS)
     saving: Saving = Saving()
     seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
 

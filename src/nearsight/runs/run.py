@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Outcome:
         elapsed: Seconds of training and validation.
         stopped_early: Whether patience ended the run.
         bad_images: Unreadable images, with the reasons.
+        folder: Of the run.
     """
 
     model: str
@@ -55,6 +56,20 @@ class Outcome:
     elapsed: float
     stopped_early: bool
     bad_images: dict[str, str]
+    folder: Path | None = field(default=None, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `outcome.json` holds them."""
+        return {key: value for key, value in asdict(self).items() if key != "folder"}
+
+    def save(self, path: str | Path) -> None:
+        """Write the values as JSON."""
+        write_whole(Path(path), as_json(self.to_dict()))
+
+    def __repr__(self) -> str:
+        tested = "" if self.test_score is None else f", {self.test_score:.2%} on test"
+        scores = f"{self.metric} {self.val_score:.2%} on validation{tested}"
+        return f"Outcome({self.model}: {scores}; {self.epochs} epochs, {self.elapsed:.0f} s; {self.folder})"
 
 
 class Run:
@@ -127,12 +142,17 @@ class Run:
 
     def finish(self, outcome: Outcome) -> None:
         """Write the outcome, as the sign that the run is finished."""
-        write_whole(self.folder / "outcome.json", as_json(asdict(outcome)))
+        outcome.save(self.folder / "outcome.json")
 
     def outcome(self) -> Outcome | None:
         """The outcome; None while the run is not finished."""
         path = self.folder / "outcome.json"
-        return Outcome(**read_json(path)) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return Outcome(**read_json(path), folder=self.folder)
+        except TypeError:  # JSON of something else
+            raise ValueError(f"{path} is damaged; remove it, and the run can go on from its last checkpoint.") from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -169,8 +189,18 @@ def as_json(values: dict[str, Any]) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What `as_json` wrote."""
-    return json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+    """What `as_json` wrote.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+    except (json.JSONDecodeError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} is damaged; it holds no JSON object as Nearsight writes it. Restore or remove it.")
+    return values
 
 
 def environment() -> dict[str, Any]:

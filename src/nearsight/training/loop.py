@@ -294,6 +294,7 @@ def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
         elapsed=progress.elapsed,
         stopped_early=progress.epoch < session.recipe.epochs,
         bad_images=progress.bad,
+        folder=run.folder,
     )
     if session.accelerator.is_main_process:
         best = next(r for r in run.records() if r["kind"] == "epoch" and r["epoch"] == progress.best_epoch)

@@ -7,25 +7,27 @@ import timm
 from PIL import Image
 
 from nearsight import create_model
-from nearsight.comparison.candidates import (
-    Contender,
-    check_contenders,
+from nearsight.comparison.plan import (
+    BuiltCandidate,
+    Planned,
+    RunPlan,
+    Shared,
+    build_candidates,
     check_run,
     choose_baseline,
     is_convnet,
     recipe_of,
     suggest_convnet,
 )
-from nearsight.comparison.plan import Planned, RunPlan, Shared
-from nearsight.config.candidates import parse_entries
+from nearsight.config.candidates import parse_candidates
 from nearsight.runs.run import Run
 from nearsight.training.session import prepare
 
 SHARED = Shared(data="digits", recipe="small-data", epochs=3, limit=200)
 
 
-def weighed(text: str, shared: Shared = SHARED) -> list[Contender]:
-    return check_contenders(parse_entries(text), shared)[0]
+def weighed(text: str, shared: Shared = SHARED) -> list[BuiltCandidate]:
+    return build_candidates(parse_candidates(text), shared)[0]
 
 
 def test_models_get_the_same_recipe_and_their_own_cost() -> None:
@@ -33,7 +35,7 @@ def test_models_get_the_same_recipe_and_their_own_cost() -> None:
     assert deit.parameters == sum(p.numel() for p in create_model("deit_nano", num_classes=10).parameters())
     assert life.parameters > deit.parameters
     assert (resnet.convnet, deit.convnet) == (True, False)
-    same = [contender.recipe.model_dump(exclude={"model"}) for contender in (deit, life, resnet)]
+    same = [one.recipe.model_dump(exclude={"model"}) for one in (deit, life, resnet)]
     assert same[0] == same[1] == same[2]
     assert deit.recipe.epochs == 3
 
@@ -66,7 +68,7 @@ def begun(tmp_path: Path, write_photos: None) -> tuple[RunPlan, Shared]:
     """A run of a comparison that was begun: its plan, and the settings that it shares."""
     shared = Shared(data=str(tmp_path / "photos"), recipe=str(tmp_path / "own.yaml"), epochs=2)
     run = RunPlan(Planned(label="x", name="deit_nano", options={}, epochs=2), 1, tmp_path / "runs" / "x-seed1")
-    recipe = recipe_of(run.model.entry, shared, 2).model_copy(update={"seed": 1})
+    recipe = recipe_of(run.model.candidate, shared, 2, seed=1)
     prepared = prepare(shared.data, recipe)
     Run(run.folder).begin(prepared.recipe, prepared.record)
     return run, shared
@@ -82,7 +84,7 @@ def write_photos(tmp_path: Path) -> None:
 
 
 def again(run: RunPlan, shared: Shared) -> None:
-    _, prepared = check_contenders([run.model.entry], shared)
+    _, prepared = build_candidates([run.model.candidate], shared)
     check_run(run, shared, prepared)
 
 
@@ -117,13 +119,13 @@ def test_others_are_not(name: str) -> None:
 
 
 def test_a_convnet_of_like_size_is_suggested_where_none_is() -> None:
-    contenders = weighed("deit_nano,localvit_nano")
-    name = suggest_convnet(contenders)
+    built = weighed("deit_nano,localvit_nano")
+    name = suggest_convnet(built)
     assert name is not None
     model = timm.create_model(name, num_classes=10)
     size = sum(p.numel() for p in model.parameters())
     assert is_convnet(name, model)
-    assert 0.4 < size / contenders[0].parameters < 2.5
+    assert 0.4 < size / built[0].parameters < 2.5
     assert suggest_convnet(weighed("deit_nano,resnet18")) is None
 
 

@@ -2,30 +2,31 @@
 
 import pytest
 
-from nearsight.config.candidates import Entry, as_changes, parse_entries, with_baseline
+from nearsight.config.candidates import Candidate, parse_candidates, with_baseline
+from nearsight.config.files import parse_changes
 
 
 def test_names_options_and_labels() -> None:
-    entries = parse_entries(
+    candidates = parse_candidates(
         "deit_nano, timm/resnet18, deit_nano:qkv=life:ffn=localvit, low=localvit_nano:local_layers=1-2"
     )
-    assert entries == [
-        Entry("deit_nano", "deit_nano"),
-        Entry("resnet18", "resnet18"),
-        Entry("deit_nano:qkv=life:ffn=localvit", "deit_nano", {"qkv": "life", "ffn": "localvit"}),
-        Entry("low", "localvit_nano", {"local_layers": "1-2"}),
+    assert candidates == [
+        Candidate("deit_nano", "deit_nano"),
+        Candidate("resnet18", "resnet18"),
+        Candidate("deit_nano:qkv=life:ffn=localvit", "deit_nano", {"qkv": "life", "ffn": "localvit"}),
+        Candidate("low", "localvit_nano", {"local_layers": "1-2"}),
     ]
-    assert entries[2].slug == "deit_nano-qkv-life-ffn-localvit"
+    assert candidates[2].slug == "deit_nano-qkv-life-ffn-localvit"
 
 
 def test_options_become_settings_of_the_recipe() -> None:
-    (entry,) = parse_entries("one=deit_nano:qkv=life:kernels=[1,3]:drop_path=0.1")
-    assert as_changes(entry.settings()) == {
+    (candidate,) = parse_candidates("one=deit_nano:qkv=life:kernels=[1,3]:drop_path=0.1")
+    assert parse_changes(candidate.settings()) == {
         "model.options.qkv": "life",
         "model.options.kernels": [1, 3],
         "model.drop_path": 0.1,
     }
-    ours, theirs = parse_entries("deit_nano:patch_size=2,vit_tiny_patch16_224:patch_size=8")
+    ours, theirs = parse_candidates("deit_nano:patch_size=2,vit_tiny_patch16_224:patch_size=8")
     assert ours.settings() == ["model.patch_size=2"]
     assert theirs.settings() == ["model.options.patch_size=8"]
 
@@ -43,12 +44,12 @@ def test_options_become_settings_of_the_recipe() -> None:
 )
 def test_what_is_not_a_list_of_models_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        parse_entries(text)
+        parse_candidates(text)
 
 
 def test_a_baseline_that_is_not_among_the_models_is_added() -> None:
-    entries, label = with_baseline(parse_entries("deit_nano"), "timm/resnet18")
-    assert [entry.name for entry in entries] == ["deit_nano", "resnet18"]
+    candidates, label = with_baseline(parse_candidates("deit_nano"), "timm/resnet18")
+    assert [candidate.name for candidate in candidates] == ["deit_nano", "resnet18"]
     assert label == "resnet18"
-    assert with_baseline(entries, "timm/resnet18") == (entries, "resnet18")
-    assert with_baseline(entries, None) == (entries, None)
+    assert with_baseline(candidates, "timm/resnet18") == (candidates, "resnet18")
+    assert with_baseline(candidates, None) == (candidates, None)

@@ -1,0 +1,137 @@
+"""What a process of a comparison does: train one run from beginning to end, or time an epoch of it.
+
+`python -m nearsight.comparison.worker train JOB.json`, or `time`. The process lives as long as the comparison: when the
+other end of its standard input is closed, because the comparison was killed, it writes a checkpoint and ends.
+"""
+
+import io
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..atomic import write_whole
+from ..config.recipe import Recipe
+from ..data.samples import Subset
+from ..runs.run import Run
+from ..training.loop import evaluate, run_training, set_rates, take_step
+from ..training.session import make_accelerator, open_session, prepare, training_batches
+from ..training.signals import Interrupted, StopFlag
+from .plan import PREDICTIONS, Job
+from .statistics import pseudo_values
+
+WARM_UP = 2  # steps that are not timed
+LEAST_STEPS, LEAST_SECONDS = 5, 4.0
+VALIDATED = 256  # images that stand for all
+
+
+def main() -> None:
+    """Do a job; what is refused becomes the last line of the log, and exit code 1."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    what, file = sys.argv[1:]
+    job = Job.model_validate_json(Path(file).read_text(encoding="utf-8"))
+    torch.set_num_threads(job.threads)
+    try:
+        if what == "time":
+            print(time_epoch(job.source, job.recipe))
+            return
+        if not (job.folder / "outcome.json").is_file():
+            run_training(job.source, job.recipe, job.folder)
+        write_predictions(job.folder)
+    except Interrupted as stop:
+        print(f"nearsight: {stop}", file=sys.stderr)
+        sys.exit(128 + stop.number)
+    except (ValueError, OSError) as error:
+        traceback.print_exc()  # for whoever looks into the log; its last line is what the comparison shows
+        named = f"{error.filename or job.folder}: {error.strerror}." if isinstance(error, OSError) else str(error)
+        sys.exit(f"nearsight: {' '.join(named.split())}")
+
+
+def end_with_parent() -> None:
+    """Wait for the end of standard input, then leave as if asked to."""
+    while os.read(sys.stdin.fileno(), 1):  # not through the buffer, whose lock would be held at the end of the program
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def write_predictions(folder: Path) -> None:
+    """Write what a run's model predicts for the images that decide: test images, or validation images without such."""
+    outcome = Run(folder).outcome()
+    assert outcome is not None
+    arrays = class_arrays(folder) if outcome.task == "classify" else dense_arrays(folder)
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    write_whole(folder / PREDICTIONS, file.getvalue())
+
+
+def class_arrays(folder: Path) -> dict[str, NDArray[Any]]:
+    """What the model of a run predicts for the images that decide, as arrays for its file of predictions."""
+    from ..evaluation.evaluate import evaluate
+
+    evaluation = evaluate(folder)
+    found = evaluation.predictions
+    given = found.logits.argmax(axis=1).astype(np.int64)
+    return {
+        "worth": given == found.labels,
+        "classes": np.stack([given, found.labels]),
+        "sureness": found.probabilities.max(axis=1).astype(np.float32),
+        "indices": found.indices,
+        "split": np.array(evaluation.split),
+    }
+
+
+def dense_arrays(folder: Path) -> dict[str, NDArray[Any]]:
+    """The same for images with several objects or regions."""
+    from ..evaluation.dense import evaluate_scenes
+
+    found = evaluate_scenes(folder)
+    return {
+        "worth": found.worth,
+        "parts": pseudo_values(found.score, found.scores_without()),
+        "indices": found.indices,
+        "split": np.array(found.split),
+    }
+
+
+def time_epoch(source: str, recipe: Recipe) -> float:
+    """Seconds of one epoch with its validation, from some steps of the training loop itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(Path(folder))
+        prepared = prepare(source, recipe)
+        session = open_session(run, prepared, make_accelerator(run, prepared.recipe, (), cpu=False))
+        batches = iter(training_batches(session, prepared.train))
+        flag = StopFlag()
+
+        def step() -> None:
+            set_rates(session)
+            take_step(session, batches, flag)
+            session.progress.step += 1
+
+        total = prepared.recipe.epochs * session.steps_per_epoch
+        for _ in range(min(WARM_UP, total - 1)):
+            step()
+        first, began = session.progress.step, time.perf_counter()
+        while session.progress.step < total and (
+            session.progress.step - first < LEAST_STEPS or time.perf_counter() - began < LEAST_SECONDS
+        ):
+            step()
+        per_step = (time.perf_counter() - began) / (session.progress.step - first)
+        training = per_step * session.steps_per_epoch
+        some = Subset(prepared.val, torch.arange(min(VALIDATED, len(prepared.val))).numpy())
+        began = time.perf_counter()
+        evaluate(session, some)
+        validation = (time.perf_counter() - began) / len(some) * len(prepared.val)
+    return training + validation
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""The verb `train`: what people ask for becomes a recipe and a folder, and the loop does the rest."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..config.files import load_recipe, parse_changes
+from ..config.recipe import Recipe
+from ..data.open import find_task
+from ..retrofit import Choice
+from ..runs.run import Outcome, Run, processes
+from ..timing import check_threads
+from .loop import resume_training, run_training
+
+RECIPES = {"classify": "small-data", "detect": "small-detect", "segment": "small-segment"}
+
+
+def train(
+    data: str | Path | None = None,
+    *,
+    model: str | None = None,
+    task: str | None = None,
+    head: str | None = None,
+    recipe: str | Path | Recipe | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    epochs: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    img_size: int | None = None,
+    patch_size: int | None = None,
+    weights: str | Path | None = None,
+    localize: str | None = None,
+    class_weights: str | Sequence[float] | None = None,
+    limit: int | None = None,
+    seed: int | None = None,
+    precision: str | None = None,
+    keep: int | None = None,
+    workers: int | None = None,
+    changes: Mapping[str, Any] | Sequence[str] | None = None,
+    track: Sequence[str] | None = None,
+    threads: int | None = None,
+    cpu: bool = False,
+    quiet: bool = False,
+) -> Outcome:
+    """Train a model; the same call again goes on where it stopped. What is left out follows the data.
+
+    Args:
+        data: Class folders, a table, annotations or a name; see `nearsight.open_data`.
+        model: A model of ours or of timm.
+        task: `classify`, `detect` or `segment`; without, what the data are annotated for.
+        head: `retinanet`, `mask-rcnn`, `cascade-mask-rcnn`, `detr`; `semantic-fpn`, `upernet`, `linear`.
+        recipe: A recipe by name, a YAML file, or a `Recipe`.
+        out: Folder of the run; without, one in `runs`.
+        resume: A run to go on with as it was, instead of data and settings.
+        epochs: Passes over the training images.
+        batch: Images in a step, over all processes.
+        lr: Learning rate.
+        img_size: Side of the images in pixels.
+        patch_size: Stride of the model's embedding in pixels.
+        weights: A converted file or a former run to start from, or `pretrained` for timm's.
+        localize: Local parts for the model, such as `ffn=localvit,qkv=life`.
+        class_weights: `balanced`, or one number for each class.
+        limit: Train on so many images only.
+        seed: Of the weights, the order and every random draw.
+        precision: `fp32` or `bf16`.
+        keep: Newest checkpoints to keep, beside the best.
+        workers: Processes that read images.
+        changes: Other settings of the recipe: `{"augment.mixup": 0}` or `["augment.mixup=0"]`.
+        track: Also report to these trackers of accelerate: `wandb`, `mlflow`, ...
+        threads: CPU threads.
+        cpu: Do not use a GPU.
+        quiet: Show no progress.
+
+    Returns:
+        What came of it; `outcome.folder` is the run.
+
+    Raises:
+        ValueError: Something can't be done, in one sentence.
+        Interrupted: A signal ended the run; its checkpoint is written.
+
+    Example:
+        >>> import tempfile, nearsight
+        >>> outcome = nearsight.train(
+        ...     "digits", model="deit_nano", epochs=1, limit=64, batch=32, out=tempfile.mkdtemp(), quiet=True
+        ... )
+        >>> outcome.model, outcome.epochs
+        ('deit_nano', 1)
+    """
+    flags = {
+        "model.name": model,
+        "model.head": head,
+        "model.img_size": img_size,
+        "model.patch_size": patch_size,
+        "model.weights": None if weights is None else os.fspath(weights),
+        "epochs": epochs,
+        "batch": batch,
+        "optimizer.lr": lr,
+        "loss.class_weights": class_weights,
+        "data.limit": limit,
+        "data.workers": workers,
+        "seed": seed,
+        "precision": precision,
+        "saving.keep": keep,
+    }
+    given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
+    if localize is not None:
+        given["model.localize"] = Choice.parse(localize).as_json()
+    if (data is None) == (resume is None):
+        raise ValueError("Give either DATA to train on, or --resume RUN to go on with a run.")
+    if resume is not None and (given or changes or recipe or out or task):
+        raise ValueError("--resume goes on with a run as it was; leave the other settings out.")
+    refuse_nothing({"DATA": data, "--model": model, "--weights": weights, "--epochs": epochs, "--batch": batch})
+    if threads is not None:
+        check_threads(threads)
+
+    settings: dict[str, Any] = {"track": tuple(track or ()), "quiet": quiet, "cpu": cpu}
+    if resume is not None:
+        use_threads(threads, Path(resume))
+        return resume_training(resume, **settings)
+    source = os.fspath(data)  # type: ignore[arg-type]
+    if recipe is None:
+        recipe = "retrofit" if localize and weights else default_recipe(source, task, weights is not None)
+    chosen = load_recipe(recipe, given | parse_changes(changes))
+    if task is not None and task != chosen.task:
+        raise ValueError(f"The recipe {chosen.name} is made to {chosen.task}, not to {task}; choose another.")
+    folder = Path(out) if out is not None else default_folder(source, chosen.model.name, chosen.seed)
+    use_threads(threads, folder)
+    return run_training(source, chosen, folder, **settings)
+
+
+def refuse_nothing(options: Mapping[str, Any]) -> None:
+    """Refuse options that say nothing, as an empty shell variable does; left out they mean what the data decide."""
+    for name, value in options.items():
+        empty = value is not None and (value < 1 if isinstance(value, int) else not os.fspath(value).strip())
+        if empty:
+            shown = value if isinstance(value, int) else repr(os.fspath(value))
+            hint = "name the data" if name == "DATA" else "leave it out to let the data decide"
+            raise ValueError(f"{name} {shown} won't do; {hint}.")
+
+
+def default_recipe(data: str, task: str | None, weights: bool = False) -> str:
+    """The recipe for a task, or for what the data are annotated for."""
+    if task is not None and task not in RECIPES:
+        raise ValueError(f"There is no task {task!r}; choose {', '.join(RECIPES)}.")
+    recipe = RECIPES[task or find_task(data)]
+    return "fine-tune" if weights and recipe == "small-data" else recipe
+
+
+def use_threads(given: int | None, folder: Path) -> None:
+    """Set the CPU threads: as asked for, else as the run in the folder was begun with, as far as there are cores.
+
+    Sums are split among the threads, so that their number decides the last bits.
+    """
+    noted = Run(folder).threads() if given is None and processes() == 1 else None
+    cores = os.cpu_count() or 1
+    if noted is not None and noted > cores:
+        print(
+            f"nearsight: The run was begun with {noted} threads; it goes on with the {cores} that this machine has, "
+            "and the last bits may differ.",
+            file=sys.stderr,
+        )
+        noted = cores
+    if wanted := given or noted:
+        torch.set_num_threads(wanted)
+
+
+def default_folder(data: str, model: str | None, seed: int) -> Path:
+    """Folder of a run, named after what is trained on what."""
+    stem = Path(data.rstrip("/")).stem or "data"
+    name = (model or "auto").removeprefix("timm/").replace("/", "-")
+    return Path("runs") / f"{stem}-{name}-seed{seed}"
