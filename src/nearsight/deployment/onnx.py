@@ -16,16 +16,20 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
 from ..runs.runtime import need
-from .program import INPUT, OUTPUT, Axes, record, written_whole
+from .program import INPUT, Axes, Exportable, channels, record, written_whole
 
+MOST = 2**62  # boxes that are left at most
 OPSET = 20  # the first with GELU as one operator
 
 
 def write_onnx(model: nn.Module, path: Path, size: tuple[int, int]) -> Axes:
-    """Write a model as an ONNX file in float32, in one file, with input `images` and output `logits`.
+    """Write a model as an ONNX file in float32, in one file, with the input `images`.
+
+    The output of a classifier is `logits`; a detector or segmenter names its own.
 
     Args:
-        model: Takes images `[B, C, H, W]`, returns `[B, classes]`; in evaluation mode, usually folded.
+        model: Takes images `[B, C, H, W]`, returns `[B, classes]` or has `export_outputs`; in evaluation mode,
+            usually folded.
         path: File to write.
         size: Height and width of the images that it is recorded with, and the only ones where other sizes can't be.
 
@@ -46,15 +50,18 @@ def write_onnx(model: nn.Module, path: Path, size: tuple[int, int]) -> Axes:
     for package in ("onnx", "onnxscript"):
         need(package, "Writing an ONNX file")
     with written_whole(path) as part, quietly():
-        program, axes = record(model, size)
-        translated = translate(program)
+        exportable = Exportable(model)
+        program, axes = record(exportable, size)
+        with torch.no_grad():
+            names = tuple(exportable.outputs(torch.zeros(1, channels(model), *size)))
+        translated = translate(program, names)
         tidy(translated)
         name_axes(translated.model, axes)
         translated.save(part, external_data=False)
     return axes
 
 
-def translate(program: ExportedProgram) -> Any:
+def translate(program: ExportedProgram, names: tuple[str, ...]) -> Any:
     """The graph in ONNX's operators, a `torch.onnx.ONNXProgram`.
 
     PyTorch would first trace the graph twice more, with symbols for sizes, to break up operators; that takes a minute
@@ -65,22 +72,69 @@ def translate(program: ExportedProgram) -> Any:
     plainly(whole)
     whole.run_decompositions = lambda table=None: whole  # type: ignore[method-assign, assignment]
     try:
-        return to_onnx(whole)
+        return to_onnx(whole, names)
     except torch.onnx.OnnxExporterError:
-        return to_onnx(program)
+        return to_onnx(program, names)
 
 
-def to_onnx(program: ExportedProgram) -> Any:
+def to_onnx(program: ExportedProgram, names: tuple[str, ...]) -> Any:
     """PyTorch's translation, without its optimiser: runtimes fold constants faster when they load the file."""
     return torch.onnx.export(
         program,
         input_names=[INPUT],
-        output_names=[OUTPUT],
+        output_names=list(names),
         opset_version=OPSET,
+        custom_translation_table=own_operators(),
         dynamo=True,
         optimize=False,
         verbose=False,
     )
+
+
+def own_operators() -> dict[Any, Any]:
+    """How the operators of `heads.graph` are said in ONNX."""
+    from onnxscript import opset20 as op
+
+    from ..heads import graph  # noqa: F401 (registers the operators)
+
+    def nms_keep(boxes: Any, scores: Any, iou: float, least: float) -> Any:
+        # Rows of group, class (always 0) and box.
+        kept = op.NonMaxSuppression(boxes, op.Unsqueeze(scores, [1]), MOST, iou, least)
+        places = op.Gather(kept, [0, 2], axis=1)
+        none = op.ConstantOfShape(op.Shape(scores), value=boolean(False))
+        return op.ScatterND(none, places, op.ConstantOfShape(op.Shape(kept, start=0, end=1), value=boolean(True)))
+
+    def pool_levels(levels: Any, boxes: Any, places: Any, scales: Any, side: int, samples: int) -> Any:
+        channels = op.Shape(levels[0], start=1, end=2)
+        shape = op.Concat(op.Shape(boxes, start=0, end=1), channels, [side, side], axis=0)
+        pooled = op.ConstantOfShape(shape)
+        for number, (level, scale) in enumerate(zip(levels, scales, strict=True)):
+            own = op.Transpose(op.NonZero(op.Equal(places, number)))  # [k, 1]
+            rows = op.Squeeze(own, [1])
+            part = op.RoiAlign(
+                level,
+                op.Gather(boxes, rows),
+                op.Mul(rows, 0),  # all of the one image
+                coordinate_transformation_mode="output_half_pixel",
+                spatial_scale=scale,
+                output_height=side,
+                output_width=side,
+                sampling_ratio=samples,
+            )
+            pooled = op.ScatterND(pooled, own, part)
+        return pooled
+
+    return {
+        torch.ops.nearsight.nms_keep.default: nms_keep,
+        torch.ops.nearsight.pool_levels.default: pool_levels,
+    }
+
+
+def boolean(value: bool) -> Any:
+    """One truth value as ONNX has it in attributes."""
+    import onnx
+
+    return onnx.helper.make_tensor("value", onnx.TensorProto.BOOL, [1], [value])
 
 
 def tidy(translated: Any) -> None:

@@ -16,12 +16,36 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.utils._sympy.value_ranges import ValueRanges
 
-INPUT, OUTPUT = "images", "logits"
+INPUT = "images"
 EXAMPLE_BATCH = 2  # one image would be taken for "always one"
 # What happens to hold for the example is taken for a law: that a map has one cell, that windows fit, that two sides are
 # equal. Here nothing fits: up to stride 32, each map is one cell more than a multiple of 2, 4, 7 and 8. Nothing is
 # computed on it, so it may be large.
 EXAMPLE_SIZE = (32 * 56 + 1, 32 * 112 + 1)
+
+
+class Exportable(nn.Module):
+    """A model as it is exported: images `[B, C, H, W]` to a tuple of tensors.
+
+    A detector or segmenter says itself where its graph ends (`export_outputs`); a classifier gives its logits.
+
+    Attributes:
+        any_batch: Whether the graph may take several images at once.
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+        self.any_batch: bool = getattr(getattr(model, "head", None), "any_batch", True)
+        self.training = model.training
+
+    def outputs(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Tensors by name."""
+        known = getattr(self.model, "export_outputs", None)
+        return known(images) if known else {"logits": self.model(images)}
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(self.outputs(images).values())
 
 
 @dataclass(frozen=True)
@@ -49,7 +73,7 @@ def write_program(model: nn.Module, path: Path, size: tuple[int, int]) -> Axes:
     """Write a model as a program of `torch.export` (`.pt2`).
 
     Args:
-        model: Takes images `[B, C, H, W]`, returns `[B, classes]`; in evaluation mode.
+        model: Takes images `[B, C, H, W]`, returns `[B, classes]` or has `export_outputs`; in evaluation mode.
         path: File to write.
         size: Height and width of the images that it is recorded with, and the only ones where other sizes can't be.
 
@@ -64,12 +88,12 @@ def write_program(model: nn.Module, path: Path, size: tuple[int, int]) -> Axes:
         Axes(batch=True, size=True)
     """
     with written_whole(path) as part:
-        program, axes = record(model, size)
+        program, axes = record(Exportable(model), size)
         torch.export.save(program, part)
     return axes
 
 
-def record(model: nn.Module, size: tuple[int, int]) -> tuple[ExportedProgram, Axes]:
+def record(model: Exportable, size: tuple[int, int]) -> tuple[ExportedProgram, Axes]:
     """The graph of a model, with as many sides of the input open as the model allows.
 
     Raises:
@@ -78,21 +102,22 @@ def record(model: nn.Module, size: tuple[int, int]) -> tuple[ExportedProgram, Ax
     if model.training:
         raise ValueError("The model is in training mode; call model.eval() before it is exported.")
     reasons = []
-    for axes in (Axes(batch=True, size=True), Axes(batch=True, size=False), Axes(batch=False, size=False)):
+    ways = (Axes(batch=True, size=True), Axes(batch=True, size=False), Axes(batch=False, size=False))
+    for axes in ways if model.any_batch else (Axes(batch=False, size=True), Axes(batch=False, size=False)):
         try:
             return capture(model, size, axes), axes
         except Exception as error:  # torch.export fails with many classes on a model that asks for its sizes
             reasons.append(error)
     raise ValueError(
-        f"{type(model).__name__} can't be exported: torch.export says {first_line(reasons[-1])}."
+        f"{type(model.model).__name__} can't be exported: torch.export says {first_line(reasons[-1])}."
     ) from reasons[-1]
 
 
-def capture(model: nn.Module, size: tuple[int, int], axes: Axes) -> ExportedProgram:
+def capture(model: Exportable, size: tuple[int, int], axes: Axes) -> ExportedProgram:
     """The graph of a model with these sides open; raises where the graph would hold for some of these sizes only."""
     height, width = EXAMPLE_SIZE if axes.size else size
     device = next(model.parameters()).device
-    images = torch.empty(EXAMPLE_BATCH if axes.batch else 1, channels(model), height, width, device=device)
+    images = torch.empty(EXAMPLE_BATCH if axes.batch else 1, channels(model.model), height, width, device=device)
     open_sides = {axis: Dim.DYNAMIC for axis in axes.names()}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

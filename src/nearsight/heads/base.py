@@ -35,9 +35,28 @@ class HeadModule(nn.Module):
 
     With targets it returns losses by name. Without, a detector returns a list of detections, a segmenter logits
     `[B, num_classes, h, w]` at a stride of its own.
+
+    Attributes:
+        any_batch: Whether an exported graph takes several images at once.
     """
 
+    any_batch: ClassVar[bool] = True
+
     def forward(self, maps: list[Tensor], canvas: Canvas, targets: Sequence[Any] | None = None) -> Any:
+        raise NotImplementedError
+
+    def export_outputs(self, maps: list[Tensor], padded: tuple[int, int], size: tuple[int, int]) -> dict[str, Tensor]:
+        """What an exported graph gives for images of one size, before the steps that `postprocessing` names.
+
+        Args:
+            maps: The backbone's maps.
+            padded: Height and width that the images were padded to.
+            size: Height and width of the images.
+        """
+        raise NotImplementedError
+
+    def postprocessing(self) -> dict[str, Any]:
+        """What is left to do with the outputs: the name of a function of `deployment.postprocess`, and its settings."""
         raise NotImplementedError
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +18,6 @@ from ..parts.slots import Site
 from .base import DenseHead, HeadModule, octaves
 from .image_list import SMALLEST, Canvas, Target, check_objects, detection
 from .pyramid import Levels, Task
-
-if TYPE_CHECKING:
-    pass
 
 
 class EncoderLayer(nn.Module):
@@ -247,7 +244,7 @@ class DetrModule(HeadModule):
         )
 
     def forward(self, maps: list[Tensor], canvas: Canvas, targets: Sequence[Any] | None = None) -> Any:
-        layers = self.decode(maps[-1], canvas)
+        layers = self.decode(maps[-1], self.valid_places(maps[-1], canvas.sizes))
         if targets is None:
             logits, boxes = self.answer(layers[-1])
             return [self.detect(*one) for one in zip(logits, boxes, canvas.sizes, strict=True)]
@@ -256,26 +253,44 @@ class DetrModule(HeadModule):
         losses = [set_losses(*self.answer(layer), wanted, self.settings.empty_weight) for layer in layers]
         return {name: torch.stack([loss[name] for loss in losses]).sum() for name in losses[0]}
 
-    def decode(self, level: Tensor, canvas: Canvas) -> list[Tensor]:
-        """A map `[B, C, h, w]` to the queries behind each decoder layer, `[B, queries, dim]`."""
+    def export_outputs(self, maps: list[Tensor], padded: tuple[int, int], size: tuple[int, int]) -> dict[str, Tensor]:
+        """Scores `[B, queries, classes]` and boxes `[B, queries, 4]` in pixels."""
+        level = maps[-1]
+        valid = self.valid_places(level, [size]).expand(level.shape[0], -1, -1)
+        logits, boxes = self.answer(self.decode(level, valid)[-1])
+        height, width = size
+        x, y, wide, tall = boxes.unbind(-1)
+        pixels = torch.stack((x * width, y * height, wide * width, tall * height), dim=-1)
+        return {"scores": logits.softmax(-1)[..., :-1], "boxes": corners(pixels)}
+
+    def postprocessing(self) -> dict[str, Any]:
+        """One class of each query."""
+        return {"name": "queries", "score_threshold": self.settings.score_threshold}
+
+    def decode(self, level: Tensor, valid: Tensor) -> list[Tensor]:
+        """A map `[B, C, h, w]` to the queries behind each decoder layer, `[B, queries, dim]`.
+
+        Args:
+            level: The map.
+            valid: Which of its places belong to the image `[B, h, w]`.
+        """
         grid = Grid(*level.shape[-2:])
-        valid = self.valid_places(grid, canvas, level.device)  # [B, h, w]
         positions = sine_positions(valid, self.settings.dim)
         tokens, valid = sequence(self.enter(level)), valid.flatten(1)
         for layer in self.encoder:
             tokens = layer(tokens, grid, positions, valid)
-        places = self.queries.expand(len(level), -1, -1)
+        places = self.queries.expand(level.shape[0], -1, -1)
         found, answers = torch.zeros_like(places), []
         for layer in self.decoder:
             found = layer(found, places, tokens, positions, valid)
             answers.append(self.norm(found))
         return answers
 
-    def valid_places(self, grid: Grid, canvas: Canvas, device: torch.device) -> Tensor:
-        """Which places of the map begin inside of their image: `[B, h, w]`."""
-        down = torch.arange(grid.height, device=device) * self.stride
-        along = torch.arange(grid.width, device=device) * self.stride
-        rows = [(down < height)[:, None] & (along < width) for height, width in canvas.sizes]
+    def valid_places(self, level: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
+        """Which places of a map begin inside of images of these sizes: `[len(sizes), h, w]`."""
+        down = torch.arange(level.shape[-2], device=level.device) * self.stride
+        along = torch.arange(level.shape[-1], device=level.device) * self.stride
+        rows = [(down < height)[:, None] & (along < width) for height, width in sizes]
         return torch.stack(rows)
 
     def answer(self, found: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch.nn.functional as F
 from timm.models import group_parameters
 from torch import Tensor, nn
 
@@ -79,6 +80,14 @@ class DenseModel(nn.Module):
             raise ValueError("A model in training mode needs targets; call eval() to predict.")
         answer = self.head(self.pyramid(canvas.images), canvas, targets if self.training else None)
         return answer[..., :height, :width] if isinstance(answer, Tensor) else answer
+
+    def export_outputs(self, images: Tensor) -> dict[str, Tensor]:
+        """What an exported graph gives for images `[B, 3, H, W]` of one size that are not padded, by name."""
+        height, width = images.shape[-2:]
+        step = self.pyramid.multiple
+        tall, wide = ((side + step - 1) // step * step for side in (height, width))
+        maps = self.pyramid(F.pad(images, (0, wide - width, 0, tall - height)))
+        return self.head.export_outputs(maps, (tall, wide), (height, width))
 
     # What a training asks of a model
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +19,9 @@ from torchvision.ops.poolers import initLevelMapper
 from .anchors import LevelAnchors
 from .base import DenseHead, HeadModule, octaves
 from .fpn import Fpn
+from .graph import centred_inside, clipped, large_enough, most, nms_keep, pool_levels
 from .image_list import SMALLEST, Canvas, Target, check_objects, detection
 from .pyramid import Levels, Task, octave
-
-if TYPE_CHECKING:
-    pass
-
 
 GIOU_WEIGHT = 10.0
 
@@ -94,6 +91,17 @@ class BoxStage(RoIHeads):
             detections_per_img=head.detections,
         )
         self.box_loss = stage.box_loss
+
+    def export_outputs(
+        self, levels: list[Tensor], boxes: Tensor, size: tuple[int, int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores `[n, classes + 1]`, moved boxes `[n, classes or 1, 4]`, and the better box of each `[n, 4]`."""
+        pooled = pool_from(self.box_roi_pool, levels, boxes)
+        logits, codes = self.box_predictor(self.box_head(pooled))
+        moved = self.decode(codes, [boxes])
+        chosen = logits[:, 1:].argmax(dim=1) % moved.shape[1]
+        better = moved.gather(1, chosen[:, None, None].expand(-1, 1, 4))[:, 0]
+        return logits.softmax(-1), moved, clipped(better, size)
 
     def judge(self, levels: list[Tensor], boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Class logits `[n, classes + 1]` and coded boxes `[n, classes or 1, 4]` of all boxes."""
@@ -193,6 +201,12 @@ def level_pool(strides: Sequence[float], side: int, anchor_scale: float, samples
     return pool
 
 
+def pool_from(pool: Any, levels: list[Tensor], boxes: Tensor) -> Tensor:
+    """Boxes `[n, 4]` of one image as `pool` has them, by an operator that exported graphs know."""
+    own = levels[: len(pool.scales)]
+    return pool_levels(own, boxes, pool.map_levels([boxes]), pool.scales, pool.output_size[0], pool.sampling_ratio)
+
+
 class MaskStage(nn.Module):
     """Pools boxes of 14 x 14 places and says for each of 28 x 28 whether it belongs to the object."""
 
@@ -222,6 +236,12 @@ class MaskStage(nn.Module):
         logits = self.logits(levels, [one["boxes"] for one in found])
         labels = torch.cat([one["labels"] for one in found])
         return logits[torch.arange(len(labels), device=labels.device), labels].sigmoid()
+
+    def export_outputs(self, levels: list[Tensor], boxes: Tensor, labels: Tensor) -> Tensor:
+        """Probabilities `[n, 28, 28]` of one image's boxes, of the classes that were found."""
+        logits = self.predictor(self.convs(pool_from(self.pool, levels, boxes)))
+        side = logits.shape[-1]
+        return logits.gather(1, labels[:, None, None, None].expand(-1, 1, side, side))[:, 0].sigmoid()
 
     def draw(self, probabilities: Tensor, found: list[Target], canvas: Canvas) -> None:
         """Add to what was found in each image its masks, `[n, height, width]`."""
@@ -296,6 +316,22 @@ class Proposals(RegionProposalNetwork):
             shown = objectness.view(images, -1).masked_fill(~inside, -torch.inf)
             proposals: list[Tensor] = self.filter_proposals(boxes, shown, list(canvas.sizes), counts)[0]
         return proposals, {} if targets is None else self.losses(objectness, deltas, anchors, inside, targets)
+
+    def export_outputs(self, levels: list[Tensor], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Boxes `[n, 4]` of one image, as many for each image of a size, and which of them are proposed `[n]`."""
+        found, codes = self.head(levels)
+        boxes, scores = [], []
+        for objectness, deltas, anchors in zip(found, codes, self.anchor_generator.on(levels), strict=True):
+            deltas = deltas[0].unflatten(0, (-1, 4)).permute(2, 3, 0, 1).reshape(-1, 4)
+            points = objectness[0].permute(1, 2, 0).flatten().sigmoid() * centred_inside(anchors, size)
+            best, places = most(points, self.pre_nms_top_n())
+            level = clipped(self.box_coder.decode_single(deltas[places], anchors[places]), size)
+            best = best * large_enough(level, self.min_size)
+            kept = nms_keep(level[None], best[None], self.nms_thresh, self.score_thresh)[0]
+            boxes.append(level)
+            scores.append(best * kept)
+        best, places = most(torch.cat(scores), self.post_nms_top_n())
+        return torch.cat(boxes)[places], best > 0
 
     def losses(self, objectness: Tensor, deltas: Tensor, anchors: Tensor, inside: Tensor, targets: Any) -> Any:
         """Losses of objectness and boxes, over a sample of the anchors."""
@@ -421,6 +457,35 @@ class RcnnModule(HeadModule):
         if objects is not None:
             return losses | self.losses(levels, proposals, objects, canvas)
         return self.detect(levels, proposals, canvas)
+
+    any_batch = False
+
+    def export_outputs(self, maps: list[Tensor], padded: tuple[int, int], size: tuple[int, int]) -> dict[str, Tensor]:
+        """Of one image: boxes `[n, 4]`, `labels` and `scores` `[n]`, best first, 0 where there is no detection.
+
+        With masks also their probabilities in the boxes, `[n, 28, 28]`.
+        """
+        levels = self.fpn(maps)
+        proposals, proposed = self.rpn.export_outputs(levels, size)
+        scores: Any = 0
+        for stage in self.stages:
+            points, boxes, proposals = stage.export_outputs(levels, proposals, size)
+            scores = scores + points / len(self.stages)
+        classes = scores.shape[1] - 1
+        boxes = clipped(boxes.expand(-1, classes, -1), size).transpose(0, 1)  # [classes, n, 4]
+        scores = (scores[:, 1:] * proposed[:, None]).T * large_enough(boxes, SMALLEST)
+        kept = nms_keep(boxes, scores, self.settings.nms_threshold, self.settings.score_threshold)
+        best, places = most((scores * kept).flatten(), self.settings.detections)
+        boxes, labels = boxes.reshape(-1, 4)[places], places // proposals.shape[0]
+        found = {"boxes": boxes, "labels": labels, "scores": best}
+        if len(self.mask_stages):
+            masks = [stage.export_outputs(levels, boxes, labels) for stage in self.mask_stages]
+            found["masks"] = torch.stack(masks).mean(0)
+        return found
+
+    def postprocessing(self) -> dict[str, Any]:
+        """The detections as they are, masks drawn into the image."""
+        return {"name": "instances"}
 
     def losses(
         self, levels: list[Tensor], proposals: list[Tensor], objects: list[Target], canvas: Canvas

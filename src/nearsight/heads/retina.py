@@ -14,6 +14,7 @@ from torchvision.ops.boxes import remove_small_boxes
 from .anchors import LevelAnchors
 from .base import DenseHead, HeadModule, octaves
 from .fpn import Fpn
+from .graph import centred_inside
 from .image_list import SMALLEST, Canvas, Target, check_objects, detection
 from .pyramid import Levels, Task
 
@@ -85,6 +86,26 @@ class RetinaModule(HeadModule):
             self.detect([s[i] for s in scores], [b[i] for b in boxes], anchors, size)
             for i, size in enumerate(canvas.sizes)
         ]
+
+    def export_outputs(self, maps: list[Tensor], padded: tuple[int, int], size: tuple[int, int]) -> dict[str, Tensor]:
+        """Scores `[B, A, classes]` and boxes `[B, A, 4]` of all anchors, and the level of each `[A]`."""
+        levels = self.fpn(maps)
+        answers = self.head(levels)
+        anchors = self.anchors.on(levels)
+        everywhere = torch.cat(anchors)
+        logits, codes = answers["cls_logits"], answers["bbox_regression"]
+        boxes = self.coder.decode_single(codes.flatten(0, 1), everywhere.expand(codes.shape[0], -1, -1).flatten(0, 1))
+        numbers = [torch.full_like(level[:, 0], place, dtype=torch.int64) for place, level in enumerate(anchors)]
+        return {
+            "scores": logits.sigmoid() * centred_inside(everywhere, size)[:, None],
+            "boxes": boxes.view_as(codes),
+            "levels": torch.cat(numbers),
+        }
+
+    def postprocessing(self) -> dict[str, Any]:
+        """The best boxes of each level, without those that a better one of their class overlaps."""
+        names = ("score_threshold", "nms_threshold", "candidates", "detections")
+        return {"name": "nms", **{name: getattr(self.settings, name) for name in names}}
 
     def losses(
         self, answers: dict[str, Tensor], anchors: Tensor, canvas: Canvas, targets: Sequence[Any]

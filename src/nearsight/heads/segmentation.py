@@ -101,6 +101,14 @@ class Segmenter(HeadModule):
             return logits
         return {"pixels": pixel_loss(logits, stack_maps(targets, canvas, self.num_classes))}
 
+    def export_outputs(self, maps: list[Tensor], padded: tuple[int, int], size: tuple[int, int]) -> dict[str, Tensor]:
+        """Logits of every pixel `[B, num_classes, H, W]`."""
+        return {"logits": enlarge(self.classify(maps), padded)[..., : size[0], : size[1]]}
+
+    def postprocessing(self) -> dict[str, Any]:
+        """The class of the largest logit."""
+        return {"name": "pixels"}
+
 
 class SemanticFpnModule(Segmenter):
     """Each level goes through as many convolutions as it is doubled, then all are added."""
@@ -135,9 +143,7 @@ class UperNetModule(Segmenter):
         self.num_classes = num_classes
         self.helper_weight = head.helper_weight
         width, last, finer = head.channels, levels.channels[-1], levels.channels[:-1]
-        self.pools = nn.ModuleList(
-            nn.Sequential(nn.AdaptiveAvgPool2d(side), *unit(last, width, 1)) for side in head.pools
-        )
+        self.pools = nn.ModuleList(nn.Sequential(GridMean(side), *unit(last, width, 1)) for side in head.pools)
         self.whole = nn.Sequential(*unit(last + len(head.pools) * width, width, 3))
         self.laterals = nn.ModuleList(nn.Sequential(*unit(channels, width, 1)) for channels in finer)
         self.outputs = nn.ModuleList(nn.Sequential(*unit(width, width, 3)) for _ in finer)
@@ -185,6 +191,30 @@ class LinearModule(Segmenter):
 
     def classify(self, maps: list[Tensor]) -> Tensor:
         return self.classifier(maps[-1])
+
+
+class GridMean(nn.AdaptiveAvgPool2d):
+    """Means over the cells of a grid; in an exported graph as products with matrices, which take a map of any size."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not torch.compiler.is_exporting():
+            return super().forward(input)
+        side = int(self.output_size)  # type: ignore[arg-type]
+        return cells(input.shape[-2], side) @ input @ cells(input.shape[-1], side).mT
+
+
+def cells(length: int, count: int) -> Tensor:
+    """The matrix `[count, length]` that averages a line of places over `count` cells, which may overlap by one.
+
+    Example:
+        >>> cells(3, 2)
+        tensor([[0.5000, 0.5000, 0.0000],
+                [0.0000, 0.5000, 0.5000]])
+    """
+    place, cell = torch.arange(length), torch.arange(count)[:, None]
+    first, last = cell * length // count, ((cell + 1) * length + count - 1) // count
+    within = ((place >= first) & (place < last)).float()
+    return within / within.sum(dim=1, keepdim=True)
 
 
 class PatientBatchNorm2d(nn.BatchNorm2d):

@@ -6,6 +6,7 @@ from typing import TypeVar
 import torch
 from timm.layers import DropPath
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from ..parts.norm import fold_norm
 
@@ -58,7 +59,7 @@ def merge_sequence(module: nn.Module) -> None:
 def drop_dropouts(module: nn.Module) -> None:
     """Put the identity in the place of children that only act in training."""
     for name, child in module.named_children():
-        if isinstance(child, (nn.Dropout, DropPath)):
+        if isinstance(child, (_DropoutNd, DropPath)):
             setattr(module, name, nn.Identity())
 
 
