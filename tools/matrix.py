@@ -240,12 +240,12 @@ def write_for_size(model: nn.Module, path: Path, size: tuple[int, int]) -> bool:
     `write_onnx` would first try for any size, which takes most of its time.
     """
     from nearsight.deployment.onnx import quietly, tidy, translate
-    from nearsight.deployment.program import Axes, capture
+    from nearsight.deployment.program import Axes, Exportable, capture
 
     with quietly():
         for batch in (True, False):
             try:
-                translated = translate(capture(model, size, Axes(batch=batch, size=False)))
+                translated = translate(capture(Exportable(model), size, Axes(batch=batch, size=False)), ("logits",))
             except Exception:  # torch.export fails in many ways on a model that asks for its sizes
                 continue
             tidy(translated)

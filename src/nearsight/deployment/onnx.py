@@ -93,9 +93,11 @@ def to_onnx(program: ExportedProgram, names: tuple[str, ...]) -> Any:
 
 def own_operators() -> dict[Any, Any]:
     """How the operators of `heads.graph` are said in ONNX."""
-    from onnxscript import opset20 as op
+    import onnxscript
 
     from ..heads import graph  # noqa: F401 (registers the operators)
+
+    op: Any = onnxscript.opset20
 
     def nms_keep(boxes: Any, scores: Any, iou: float, least: float) -> Any:
         # Rows of group, class (always 0) and box.
@@ -177,7 +179,9 @@ def quietly() -> Iterator[None]:
 
 aten = torch.ops.aten
 UNREAD = {aten._assert_tensor_metadata.default, aten.promote_types.default}
-IN_PLACE = {  # what overwrites its input, and what does the same without
+NOTHING = {aten.lift_fresh_copy.default, aten.detach.default, aten.detach_.default, aten.alias.default}
+SAME = {  # what overwrites its input, or has an unknown name, and what does the same without
+    aten.__and__.Tensor: aten.bitwise_and.Tensor,
     aten.add_.Tensor: aten.add.Tensor,
     aten.relu_.default: aten.relu.default,
     aten.gelu_.default: aten.gelu.default,
@@ -196,8 +200,13 @@ def plainly(program: ExportedProgram) -> None:
         elif node.target is aten.to.dtype:
             node.target = aten._to_copy.default
             node.args, node.kwargs = node.args[:1], {"dtype": node.args[1]}
-        elif node.target in IN_PLACE and is_fresh(node.args[0]):
-            node.target = IN_PLACE[node.target]
+        elif node.target is aten.to.device:  # there is one device
+            node.target = aten._to_copy.default
+            node.args, node.kwargs = node.args[:1], {"dtype": node.args[2]}
+        elif node.target in NOTHING:
+            replace(program.graph, node, node.args[0])
+        elif node.target in SAME and is_fresh(node.args[0]):
+            node.target = SAME[node.target]
         elif node.target is aten.batch_norm.default:
             write_batch_norm(program.graph, node)
         elif node.target is aten.scaled_dot_product_attention.default:

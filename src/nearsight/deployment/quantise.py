@@ -190,7 +190,7 @@ class Work:
 
     def answers(self, runner: Runner, title: str) -> tuple[Logits, NDArray[np.int64]]:
         """Logits `[n, classes]` for the measured images, and their labels `[n]`."""
-        answered = [(runner(group.images), group.labels) for group in self.show(self.measured, title)]
+        answered = [(runner(group.images)["logits"], group.labels) for group in self.show(self.measured, title)]
         logits, labels = zip(*answered, strict=True)
         return np.concatenate(logits), np.concatenate(labels)
 
@@ -207,25 +207,22 @@ class Work:
     def probe_layers(self) -> dict[str, float]:
         """The error of the logits when one layer alone is quantised, for each."""
         images = np.concatenate([group.images for group in batches(self.probed, self.input, BATCH)])
-        truth = run_onnx(self.model)(images)
+        truth = run_onnx(self.model)(images)["logits"]
         file, names = self.scratch / "probe.onnx", sorted(self.layers)
         errors = {}
         for name in self.progress(names, "Trying each layer alone", len(names)):
-            errors[name] = distance(run_onnx(self.write([name], file))(images), truth)
+            errors[name] = distance(run_onnx(self.write([name], file))(images)["logits"], truth)
         return errors
 
     def write(self, layers: Iterable[str], target: Path) -> Path:
         """Write the model with these layers quantised."""
-        from onnxruntime.quantization import QuantType
-        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-        from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
-
-        quantizer = QDQQuantizer(
-            load_model_with_shape_infer(self.model),
+        tools: Any = need("onnxruntime.quantization", "Quantising")
+        quantizer = tools.qdq_quantizer.QDQQuantizer(
+            tools.quant_utils.load_model_with_shape_infer(self.model),
             True,  # a scale for each output channel
             True,  # 7 bits for weights
-            QuantType.QInt8,
-            QuantType.QUInt8,
+            tools.QuantType.QInt8,
+            tools.QuantType.QUInt8,
             self.ranges,
             sorted(layers),
             [],
@@ -244,10 +241,9 @@ def distance(mine: Logits, truth: Logits) -> float:
 
 def simplify(source: Path, target: Path) -> None:
     """Write a model with constants computed and shapes inferred, as the quantiser wants it."""
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
+    tools: Any = need("onnxruntime.quantization.shape_inference", "Quantising")
     # Symbolic inference gives up on shapes that are computed from the image's; the plain one knows enough.
-    quant_pre_process(str(source), str(target), skip_symbolic_shape=True)
+    tools.quant_pre_process(str(source), str(target), skip_symbolic_shape=True)
 
 
 def weighted_layers(model: Path) -> list[str]:
@@ -260,20 +256,20 @@ def weighted_layers(model: Path) -> list[str]:
 
 def find_ranges(model: Path, scratch: Path, groups: Iterable[Group]) -> Any:
     """Smallest and largest value of each activation; a batch at a time, so that memory does not grow with them."""
-    from onnxruntime.quantization.calibrate import CalibrationDataReader, CalibrationMethod, create_calibrator
+    tools: Any = need("onnxruntime.quantization.calibrate", "Quantising")
 
-    class OneBatch(CalibrationDataReader):
+    class OneBatch(tools.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self, batch: Logits):
             self.batches = [{name: batch}]
 
         def get_next(self) -> dict[str, Logits] | None:
             return self.batches.pop() if self.batches else None
 
-    calibrator = create_calibrator(
+    calibrator = tools.create_calibrator(
         model,
         list(OPERATORS),
         augmented_model_path=str(scratch / "ranges.onnx"),
-        calibrate_method=CalibrationMethod.MinMax,
+        calibrate_method=tools.CalibrationMethod.MinMax,
     )
     name = calibrator.infer_session.get_inputs()[0].name
     for group in groups:

@@ -110,7 +110,7 @@ def predict_with_bundle(
 def answer_batches(runner: Runner, bundle: Bundle, batches: Any, top: int) -> Iterator[Prediction]:
     """The predictions for each file, in order."""
     for shown in batches:
-        rows = iter(rank(runner(normalise(shown.pixels, bundle)), top) if len(shown.pixels) else ())
+        rows = iter(rank(runner(normalise(shown.pixels, bundle))["logits"], top) if len(shown.pixels) else ())
         for name in shown.names:
             if name in shown.bad:
                 yield Prediction(name, (), shown.bad[name])

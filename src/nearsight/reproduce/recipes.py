@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..heads import CascadeMaskRcnn, DenseModel, DenseSpec, Detr, LinearHead, MaskRcnn, Retina, SemanticFpn, UperNet
 from ..heads.base import DenseHead
 from ..heads.detr import DetrModule
-from ..heads.image_list import Canvas
 from ..heads.pyramid import TimmBackbone
 from ..heads.rcnn import RcnnModule
 from ..heads.retina import RetinaModule
@@ -337,8 +336,8 @@ class OnePass(nn.Module):
             case RcnnModule():
                 self.judge_regions(head, maps)
             case DetrModule():
-                canvas = Canvas(images, (images.shape[-2:],) * len(images))  # type: ignore[arg-type]
-                for found in head.decode(maps[-1], canvas):
+                sizes = [tuple(images.shape[-2:])] * len(images)
+                for found in head.decode(maps[-1], head.valid_places(maps[-1], sizes)):  # type: ignore[arg-type]
                     head.answer(found)
             case Segmenter():
                 head.classify(maps)

@@ -6,16 +6,25 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
-FORMAT, VERSION = "nearsight-bundle", 1
+from .. import __version__
+from ..data.image import enough_for, show_middle
+from ..data.restore import fit_sides, resize_image
+
+FORMAT, VERSION = "nearsight-bundle", 2
+FIRST = 1  # a version that knew classifiers alone
 ABOUT, VERIFIED = "preprocess.json", "verify.json"
 # The files of each kind of model; the first is what its runtime opens.
 FILES = {"onnx": ("model.onnx",), "pt2": ("model.pt2",), "openvino": ("model.xml", "model.bin")}
+CLASSES = {"name": "classes"}  # what is left to do with a classifier's logits
+FIT = "the whole image, its shorter side min_size unless its longer one exceeds max_size then; or stretched; bilinear"
 RESIZE = "the middle, as large as it fits the size's proportions; crop is the share of it that is shown; bicubic"
 
 
@@ -39,6 +48,12 @@ class Bundle:
         any_batch: Whether the model takes any number of images at once; else one.
         any_size: Whether it takes images of other heights and widths.
         int8: Whether its weights and activations are whole numbers of 8 bits.
+        task: Name of the task.
+        outputs: Names of the graph's outputs, in their order.
+        postprocessing: What is left to do with them: the `name` of a function of `postprocess`, and its settings.
+        fit: Of a model that is shown whole images, `min_size` and `max_size` of their sides and whether to `stretch`
+            them to squares; None where the middle of an image is cut out.
+        settings: What else the training found out, such as the `threshold` of a detector's scores.
     """
 
     kind: str
@@ -52,6 +67,31 @@ class Bundle:
     any_batch: bool
     any_size: bool
     int8: bool = False
+    task: str = "classify"
+    outputs: tuple[str, ...] = ("logits",)
+    postprocessing: Mapping[str, Any] = field(default_factory=lambda: dict(CLASSES))
+    fit: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def enough(self) -> int:
+        """Shorter side below which an image would lose detail."""
+        return enough_for(self.size, self.crop) if self.fit is None else int(self.fit["min_size"])
+
+    def show(self, image: Image.Image) -> NDArray[np.uint8]:
+        """An image in mode RGB as the model is shown it, in bytes `[3, H, W]`."""
+        if self.fit is None:
+            return show_middle(image, self.size, self.crop)
+        size = (
+            self.size
+            if self.fit["stretch"]
+            else fit_sides((image.height, image.width), self.fit["min_size"], self.fit["max_size"])
+        )
+        return np.asarray(resize_image(image, size)).transpose(2, 0, 1)
+
+    def normalise(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Bytes `[B, 3, H, W]` as the model wants them; the same numbers as in PyTorch, bit by bit."""
+        mean, std = (np.array(x, dtype=np.float32)[:, None, None] for x in (self.mean, self.std))
+        return (images.astype(np.float32) / np.float32(255) - mean) / std
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
@@ -80,12 +120,18 @@ def describe(bundle: Bundle, folder: Path) -> dict[str, Any]:
         "int8": bundle.int8,
         "files": {name: checksum(folder / name) for name in FILES[bundle.kind]},
         "input": {"layout": "NCHW", "type": "float32", "colour": "RGB", "size": list(bundle.size)},
-        "resize": {"rule": RESIZE, "crop": bundle.crop, "filter": "bicubic"},
+        "task": bundle.task,
+        "resize": {"rule": RESIZE, "crop": bundle.crop, "filter": "bicubic"}
+        if bundle.fit is None
+        else {"rule": FIT, **bundle.fit, "filter": "bilinear"},
         "scale": 255,
         "mean": list(bundle.mean),
         "std": list(bundle.std),
         "dynamic": {"batch": bundle.any_batch, "height": bundle.any_size, "width": bundle.any_size},
         "labels": list(bundle.labels),
+        "outputs": list(bundle.outputs),
+        "postprocessing": dict(bundle.postprocessing),
+        "settings": dict(bundle.settings),
     }
 
 
@@ -99,10 +145,10 @@ def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
     about = read_json(folder / ABOUT)
     if about.get("format") != FORMAT:
         raise BundleError(f"{folder / ABOUT} does not describe a bundle of Nearsight; export the model again.")
-    if about.get("version") != VERSION:
+    if about.get("version") not in (FIRST, VERSION):
         raise BundleError(
             f"{folder} is a bundle of format {about.get('version')}, this is Nearsight {__version__}, which reads "
-            f"format {VERSION}; use the Nearsight that wrote it ({about.get('nearsight')})."
+            f"formats {FIRST} and {VERSION}; use the Nearsight that wrote it ({about.get('nearsight')})."
         )
     try:
         bundle, sums = parse(about), dict(about["files"])
@@ -122,19 +168,29 @@ def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
 def parse(about: Mapping[str, Any]) -> Bundle:
     """The description as a value; `KeyError`, `TypeError` or `ValueError` where something is not in order."""
     height, width = (int(side) for side in about["input"]["size"])
-    dynamic = about["dynamic"]
+    dynamic, resize = about["dynamic"], about["resize"]
+    later = about.get("version") != FIRST
+    fit = None
+    if "crop" not in resize:
+        fit = {"min_size": int(resize["min_size"]), "max_size": int(resize["max_size"])}
+        fit["stretch"] = bool(resize["stretch"])
     bundle = Bundle(
         kind=str(about["kind"]),
         model=str(about["model"]),
         weights=str(about["weights"]),
         labels=tuple(map(str, about["labels"])),
         size=(height, width),
-        crop=float(about["resize"]["crop"]),
+        crop=float(resize["crop"]) if fit is None else 1.0,
         mean=triple(about["mean"]),
         std=triple(about["std"]),
         any_batch=bool(dynamic["batch"]),
         any_size=bool(dynamic["height"] and dynamic["width"]),
         int8=bool(about["int8"]),
+        task=str(about["task"]) if later else "classify",
+        outputs=tuple(map(str, about["outputs"])) if later else ("logits",),
+        postprocessing=dict(about["postprocessing"]) if later else dict(CLASSES),
+        fit=fit,
+        settings=dict(about["settings"]) if later else {},
     )
     if bundle.kind not in FILES:
         raise ValueError(f"kind is {bundle.kind}")

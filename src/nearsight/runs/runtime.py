@@ -1,6 +1,7 @@
 """Run the model of a bundle with the one package that it needs."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -12,23 +13,30 @@ from numpy.typing import NDArray
 from .bundle import FILES, Bundle, BundleError
 
 Images = NDArray[np.float32]
-Runner = Callable[[Images], NDArray[np.float32]]  # normalised images [B, 3, H, W] to logits [B, classes]
+Outputs = dict[str, NDArray[Any]]
+Runner = Callable[[Images], Outputs]  # normalised images [B, 3, H, W] to the outputs of the graph, by name
 
 EXTRAS = {"onnx": "deploy", "onnxruntime": "deploy", "onnxscript": "deploy", "openvino": "openvino"}
+QUIET = ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED")  # onnxruntime 1.29 and later, under both of its names
 FATAL = 4  # onnxruntime's level of messages; what goes wrong is raised as well
 
 
 def need(package: str, what: str) -> ModuleType:
-    """A package that not everybody has.
+    """A package that not everybody has, or a module of it. Every import of a runtime goes through here.
+
+    onnxruntime reports what it runs to its makers unless it is told not to before it starts; it is told so here, and
+    who wants its reports sets `ORT_DISABLE_TELEMETRY=0`.
 
     Raises:
         ValueError: It is not installed; with the extra of Nearsight that brings it.
     """
+    for name in QUIET:
+        os.environ.setdefault(name, "1")
     try:
         return import_module(package)
     except ModuleNotFoundError as error:
         missing = error.name or package
-        extra = EXTRAS.get(package)
+        extra = EXTRAS.get(package.split(".")[0])
         advice = f"pip install 'nearsight[{extra}]'" if extra else f"pip install {missing}"
         raise ValueError(f"{what} needs {missing}, which is not installed; {advice}.") from None
 
@@ -41,8 +49,9 @@ def open_runner(folder: Path, bundle: Bundle) -> Runner:
         ValueError: The runtime is not installed.
     """
     file = folder / FILES[bundle.kind][0]
-    openers = {"onnx": run_onnx, "openvino": run_openvino, "pt2": run_program}
-    return openers[bundle.kind](file)
+    if bundle.kind == "pt2":
+        return run_program(file, bundle.outputs)
+    return run_onnx(file) if bundle.kind == "onnx" else run_openvino(file, bundle.outputs)
 
 
 def run_onnx(file: Path) -> Runner:
@@ -54,23 +63,29 @@ def run_onnx(file: Path) -> Runner:
         session = runtime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class of its own for every way to fail
         raise unreadable(file, error) from None
-    name = session.get_inputs()[0].name
-    return lambda images: session.run(None, {name: images})[0]
+    name, outputs = session.get_inputs()[0].name, [output.name for output in session.get_outputs()]
+    return lambda images: dict(zip(outputs, session.run(None, {name: images}), strict=True))
 
 
-def run_openvino(file: Path) -> Runner:
-    """A model in OpenVINO's format."""
+def run_openvino(file: Path, names: Sequence[str]) -> Runner:
+    """A model in OpenVINO's format, whose outputs are named in their order."""
     openvino = need("openvino", "An OpenVINO bundle")
     try:
         # f32 also where the processor is faster with fewer bits: what was verified is what runs.
         compiled = openvino.Core().compile_model(str(file), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     except RuntimeError as error:
         raise unreadable(file, error) from None
-    return lambda images: np.array(compiled(images)[0])  # a copy: OpenVINO writes the next answer in the same place
+
+    def run(images: Images) -> Outputs:
+        found = compiled(images)
+        # Copies: OpenVINO writes the next results in the same place.
+        return {name: np.array(found[place]) for place, name in enumerate(names)}
+
+    return run
 
 
-def run_program(file: Path) -> Runner:
-    """A program of `torch.export`, with PyTorch."""
+def run_program(file: Path, names: Sequence[str]) -> Runner:
+    """A program of `torch.export`, with PyTorch; its outputs are named in their order."""
     torch: Any = need("torch", "A .pt2 bundle")
     from .untrusted import open_program
 
@@ -81,9 +96,11 @@ def run_program(file: Path) -> Runner:
     except Exception as error:  # a damaged archive makes PyTorch raise nearly anything
         raise unreadable(file, error) from None
 
-    def run(images: Images) -> NDArray[np.float32]:
+    def run(images: Images) -> Outputs:
         with torch.inference_mode():
-            return model(torch.from_numpy(images)).numpy()
+            found = model(torch.from_numpy(images))
+        found = found if isinstance(found, tuple) else (found,)  # as version 0.1 recorded classifiers
+        return {name: value.numpy() for name, value in zip(names, found, strict=True)}
 
     return run
 

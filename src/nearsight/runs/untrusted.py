@@ -26,7 +26,7 @@ FILES = re.compile(
 CONFIGS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
 EXAMPLES = "data/sample_inputs/model.pt"
 OPERATORS = re.compile(
-    r"torch\.ops\.aten\.(?!from_file\b)\w+\.\w+|torch\.sym_(max|min|not|ite|float|int|sum)|math\.(ceil|floor|trunc)"
+    r"torch\.ops\.nearsight\.(nms_keep|pool_levels)\.default|torch\.ops\.aten\.(?!from_file\b)\w+\.\w+|torch\.sym_(max|min|not|ite|float|int|sum)|math\.(ceil|floor|trunc)"
     r"|_operator\.(getitem|add|sub|mul|neg|pow|floordiv|truediv|mod|eq|ne|lt|le|gt|ge|and_|or_|not_)"
 )
 # Whole numbers, symbols such as s12, and functions of these: nothing with attributes, other texts or indices.
@@ -46,6 +46,8 @@ def open_program(file: Path) -> nn.Module:
         BundleError: The file holds what could run code, or is none that Nearsight wrote.
     """
     look_through(file)
+    from ..heads import graph  # noqa: F401 (registers the operators of detectors)
+
     return torch.export.load(file).module(check_guards=False)
 
 
