@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nearsight.comparison.report import render
-from nearsight.comparison.results import Comparison, RunResult, read_results
+from nearsight.comparison.report import learning_curves, render
+from nearsight.comparison.results import Comparison, Curve, RunResult, read_results
 
 Make = Callable[..., Comparison]
 SHARES = {"deit_nano": 0.45, "localvit_nano": 0.6, "lit_nano": 0.58, "resnet18": 0.66}
@@ -56,6 +56,18 @@ def test_two_dozen_models_can_be_told_apart(make_results: Make) -> None:
     assert len(looks) == 24
     for name in {name for look in looks for name in look.split()}:  # and the page says what each looks like
         assert re.search(rf"\.{name}\b[^{{]*\{{", page)
+
+
+def test_a_single_epoch_is_seen_as_a_dot(make_results: Make) -> None:
+    results = make_results(SHARES)
+    assert learning_curves(results).count("<circle") == 0
+    curve = Curve(epoch=[1], seconds=[1.0], loss=[2.0], val_score=[0.2])
+    runs = [RunResult(seed=0, score=0.5, val_score=0.2, seconds=1.0, epochs=1, curve=curve)]
+    short = [model.model_copy(update={"runs": runs}) for model in results.models]
+    recipe = {**results.recipe, "epochs": dict.fromkeys(SHARES, 1)}
+    results = results.model_copy(update={"models": short, "recipe": recipe})
+    assert learning_curves(results).count("<circle") == len(SHARES)
+    assert "1 epoch for every model and seed" in render(results)
 
 
 def test_all_models_failing_still_makes_a_report(make_results: Make) -> None:

@@ -205,6 +205,9 @@ def learning_curves(results: Comparison) -> Markup:
         back = points_of(across, down, x[::-1], low[::-1])
         parts.append(f'<polygon class="band {colour(index)}" points="{there} {back}"/>')
         parts.append(f'<polyline class="line {colour(index)}" points="{points_of(across, down, x, mean)}"/>')
+        if len(x) == 1:  # which no line shows
+            place = f'cx="{across.place(x[0]):.1f}" cy="{down.place(mean[0]):.1f}"'
+            parts.append(f'<g class="{colour(index)}"><circle class="dot" {place} r="5"/></g>')
     said = "; ".join(f"{results.models[i].label} ends at {mean[-1]:.1%}" for i, _, _, mean, _ in lines)
     return drawing(f"Validation {results.metric} by epoch: {said}.", parts)
 
@@ -410,7 +413,8 @@ def budget(results: Comparison) -> str:
         each = ", ".join(f"{label} {number}" for label, number in epochs.items())
         return f"{duration(results.recipe['budget'])} of training for each run; epochs that fit: {each}"
     different = sorted(set(epochs.values()))
-    return f"{' or '.join(map(str, different))} epochs for every model and seed"
+    *few, most = different
+    return f"{' or '.join([*map(str, few), count(most, 'epoch')])} for every model and seed"
 
 
 def figure(value: float) -> str:

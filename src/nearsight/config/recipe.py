@@ -1,9 +1,12 @@
-"""What the sections of a recipe have in common: strict typing, and values that several of them hold."""
+"""A recipe: everything that decides how a model is trained, as strictly typed values, each with its range."""
 
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
+
+LARGEST_SEED = 2**63 - 1  # torch takes no larger ones everywhere
+MOST_EPOCHS = 100_000
 
 
 def check_range(pair: tuple[float, float]) -> tuple[float, float]:
@@ -13,11 +16,11 @@ def check_range(pair: tuple[float, float]) -> tuple[float, float]:
     return pair
 
 
-def check_shares(shares: tuple[float, ...]) -> tuple[float, ...]:
-    """Refuse shares that do not rise between 0 and 1."""
-    if list(shares) != sorted(set(shares)) or not all(0 < share < 1 for share in shares):
+def check_fractions(fractions: tuple[float, ...]) -> tuple[float, ...]:
+    """Refuse fractions that do not rise between 0 and 1."""
+    if list(fractions) != sorted(set(fractions)) or not all(0 < one < 1 for one in fractions):
         raise ValueError("the numbers must lie between 0 and 1 and rise, such as [0.3, 0.6, 0.9]")
-    return shares
+    return fractions
 
 
 def check_positive(numbers: tuple[float, ...]) -> tuple[float, ...]:
@@ -29,11 +32,11 @@ def check_positive(numbers: tuple[float, ...]) -> tuple[float, ...]:
 
 # YAML has lists where Python has tuples.
 Range = Annotated[tuple[float, float], Strict(False), AfterValidator(check_range)]
-Shares = Annotated[tuple[float, ...], Strict(False), AfterValidator(check_shares)]
+Fractions = Annotated[tuple[float, ...], Strict(False), AfterValidator(check_fractions)]
 Weights = Annotated[tuple[float, ...], Strict(False), AfterValidator(check_positive)]
 
 
-class Section(BaseModel):
+class ConfigBase(BaseModel):
     """Settings that belong together; unknown keys are refused, and so are values of another type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
@@ -58,7 +61,7 @@ Sides = Annotated[tuple[int, ...], Strict(False), AfterValidator(check_sides)]
 SidePair = Annotated[tuple[int, int], Strict(False), AfterValidator(check_pair)]
 
 
-class SceneAugment(Section):
+class SceneAugment(ConfigBase):
     """Sizes of images with objects or regions, and what is done to training images, in this order.
 
     Attributes:
@@ -71,7 +74,7 @@ class SceneAugment(Section):
         cut_sides: Shorter sides before cutting.
         cut_range: Smallest and largest side of the part that is cut.
         crop: Side of a random square that is cut out in the end; None for the whole image.
-        crop_share: For regions: parts of which one class has more than this share are drawn again, up to ten times.
+        crop_share: For regions: parts of which one class has more than this fraction are drawn again, up to ten times.
         flip: Probability of mirroring left and right.
         flip_vertical: Probability of mirroring up and down.
         distort: Probability of each change of brightness, contrast, saturation and hue.
@@ -99,8 +102,6 @@ class SceneAugment(Section):
         return self
 
 
-LARGEST_SEED = 2**63 - 1  # torch takes no larger ones everywhere
-MOST_EPOCHS = 100_000
 RAND_AUGMENT = re.compile(r"rand(-(m|n|p|mstd|mmax|inc)\d+(\.\d+)?)+")
 RAND_AUGMENT_MOST = {"m": 30, "n": 20, "p": 1, "mstd": 1000, "mmax": 30, "inc": 1}
 
@@ -116,7 +117,7 @@ def check_rand_augment(text: str) -> str:
     return text
 
 
-class ModelChoice(Section):
+class ModelChoice(ConfigBase):
     """Which model to train.
 
     Attributes:
@@ -146,14 +147,14 @@ class ModelChoice(Section):
     head_options: dict[str, Any] = Field(default_factory=dict)
 
 
-class DataUse(Section):
+class DataUse(ConfigBase):
     """How the data are used.
 
     Attributes:
-        val_fraction: Share of the training images that is set aside where there is no validation split.
+        val_fraction: Fraction of the training images that is set aside where there is no validation split.
         limit: Train on this many images only, drawn evenly from the classes; None takes all.
         workers: Processes that read images; None follows the machine and the data.
-        max_bad: Share of unreadable images beyond which training stops.
+        max_bad: Fraction of unreadable images beyond which training stops.
         split_seed: Seed of the validation split and of `limit`; the run's seed does not change them.
     """
 
@@ -164,13 +165,13 @@ class DataUse(Section):
     split_seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
 
 
-class Augment(Section):
+class Augment(ConfigBase):
     """What is done to training images, in this order.
 
     Attributes:
         crop: `resized` takes a random part of `crop_scale` and `crop_ratio` and resizes it; `padded` pads by an eighth
             of the side and cuts; `none` only resizes; `auto` follows the image size.
-        crop_scale: Smallest and largest share of the image that `resized` takes.
+        crop_scale: Smallest and largest fraction of the image that `resized` takes.
         crop_ratio: Narrowest and widest shape that `resized` takes.
         flip: Probability of mirroring left and right.
         flip_vertical: Probability of mirroring up and down.
@@ -219,25 +220,25 @@ class Augment(Section):
         return (self.mixup > 0 or self.cutmix > 0) and self.mix_probability > 0
 
 
-class Loss(Section):
+class Loss(ConfigBase):
     """What is minimised.
 
     Attributes:
         smoothing: Label smoothing.
-        class_weights: `balanced` weighs classes by the inverse of their share; or one number for each class.
+        class_weights: `balanced` weighs classes by the inverse of their frequency; or one number for each class.
     """
 
     smoothing: float = Field(default=0.0, ge=0, lt=1)
     class_weights: Literal["none", "balanced"] | Weights = "none"
 
 
-class Distillation(Section):
+class Distillation(ConfigBase):
     """Hard-label distillation: the teacher's answer is a second label; models with a distillation token learn it there.
 
     Attributes:
         teacher: A model of timm, by name.
         weights: The teacher's weights: a safetensors file, or the folder of a run; None asks timm for pretrained ones.
-        share: Share of the teacher's label in the loss.
+        share: Fraction of the teacher's label in the loss.
     """
 
     teacher: str
@@ -245,7 +246,7 @@ class Distillation(Section):
     share: float = Field(default=0.5, ge=0, le=1)
 
 
-class Optimizer(Section):
+class Optimizer(ConfigBase):
     """How weights move.
 
     Attributes:
@@ -275,16 +276,16 @@ class Optimizer(Section):
     clip: float | None = Field(default=None, gt=0, le=1e30)
 
 
-class Schedule(Section):
+class Schedule(ConfigBase):
     """How the learning rate goes.
 
     Attributes:
-        kind: `cosine`, `step` (by `gamma` at each of `milestones`), `poly` (the share that is left, to the power of
+        kind: `cosine`, `step` (by `gamma` at each of `milestones`), `poly` (the fraction that is left, to the power of
             `power`), or `constant`.
         warmup_epochs: Epochs of linear warm-up from `warmup_lr`; the rest of the schedule runs on under it.
-        warmup_lr: Share of the learning rate to start from.
-        min_lr: Share of the learning rate to end with.
-        milestones: Shares of the epochs at which `step` lowers the rate.
+        warmup_lr: Fraction of the learning rate to start from.
+        min_lr: Fraction of the learning rate to end with.
+        milestones: Fractions of the epochs at which `step` lowers the rate.
         gamma: Factor of `step`.
         power: Of `poly`.
     """
@@ -293,12 +294,12 @@ class Schedule(Section):
     warmup_epochs: float = Field(default=0.0, ge=0, le=MOST_EPOCHS)
     warmup_lr: float = Field(default=0.001, ge=0, le=1)
     min_lr: float = Field(default=0.01, ge=0, le=1)
-    milestones: Shares = (0.3, 0.6, 0.9)
+    milestones: Fractions = (0.3, 0.6, 0.9)
     gamma: float = Field(default=0.1, gt=0, le=1)
     power: float = Field(default=1.0, gt=0, le=100)
 
 
-class Saving(Section):
+class Saving(ConfigBase):
     """What is kept on the way.
 
     Attributes:
@@ -310,7 +311,7 @@ class Saving(Section):
     keep: int = Field(default=1, ge=1, le=MOST_EPOCHS)
 
 
-class Recipe(Section):
+class Recipe(ConfigBase):
     """Everything that decides how a model is trained, except the data.
 
     Attributes:

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from .recipe import Recipe, Section
+from .recipe import ConfigBase, Recipe
 
 OTHER_NAMES = {  # what other tools call a setting, where the names are not alike
     "learning_rate": "optimizer.lr",
@@ -52,7 +52,7 @@ def explain(error: ValidationError, settings: Mapping[str, Any]) -> str:
     # Of a setting that takes one thing or another, each has its mistake; ours says most.
     ours = [m["msg"] for m in mistakes if m["type"] == "value_error" and known_part([*map(str, m["loc"])]) == key]
     reason = ours[0].removeprefix("Value error, ") if ours else ""
-    if reason and (not key or is_section(key)):
+    if reason and (not key or is_config(key)):
         return f"{reason}."
     return f"{key} = {show(value_at(settings, key))} won't do; {reason or 'it takes ' + takes(field_of(key))}."
 
@@ -102,20 +102,20 @@ def known_part(place: list[str]) -> str:
     return ""
 
 
-def is_section(key: str) -> bool:
+def is_config(key: str) -> bool:
     """Whether a key is that of a section."""
-    return key in Recipe.model_fields and section_type(Recipe.model_fields[key]) is not None
+    return key in Recipe.model_fields and config_type(Recipe.model_fields[key]) is not None
 
 
-def section_type(field: FieldInfo) -> type[Section] | None:
+def config_type(field: FieldInfo) -> type[ConfigBase] | None:
     """The class of a section that a field holds, whether it may be None or not."""
     kinds = [field.annotation, *get_args(field.annotation)]
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, ConfigBase)), None)
 
 
 def fields_at(place: list[str]) -> Mapping[str, FieldInfo]:
     """The settings of the recipe, or of a section of it."""
-    kind = section_type(Recipe.model_fields[place[0]]) if place else Recipe
+    kind = config_type(Recipe.model_fields[place[0]]) if place else Recipe
     return kind.model_fields if kind else {}
 
 
@@ -134,7 +134,7 @@ def setting_keys() -> list[str]:
     """
     keys = []
     for name, field in Recipe.model_fields.items():
-        kind = section_type(field)
+        kind = config_type(field)
         keys += [f"{name}.{inner}" for inner in kind.model_fields] if kind else [name]
     return keys
 
