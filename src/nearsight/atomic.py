@@ -1,11 +1,17 @@
-"""Files that are complete or absent."""
+"""Files that are complete or absent, and never take the place of what is not ours."""
 
 import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+HEAD = 4096  # bytes of a file by which it is told whose it is
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is complete or absent, even after a crash.
+def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file so that it is complete or absent, even after a crash; see `writing`.
 
     Example:
         >>> import tempfile
@@ -14,13 +20,96 @@ def write_whole(path: Path, content: bytes) -> None:
         >>> path.read_bytes(), [file.name for file in path.parent.iterdir()]
         (b'whole', ['note.txt'])
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with writing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A stream into a file beside `path`, which takes that name when all is written and on the disk.
+
+    A device or a pipe is written to as it is; of a symbolic link the file behind it is written.
+
+    Raises:
+        ValueError: The path is a folder, or something else that can't be written to.
+    """
+    if is_stream(path):
+        with open(path, "wb") as stream:
+            yield stream
+        return
+    target = Path(os.path.realpath(path))
+    refuse_odd(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with part.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(target)
     finally:
-        temporary.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
+
+
+def check_output(
+    path: str | os.PathLike[str],
+    *,
+    inputs: Iterable[str | os.PathLike[str]] = (),
+    is_ours: Callable[[bytes], bool] = lambda head: False,
+    force: bool = False,
+    option: str = "",
+) -> None:
+    """Refuse, before any work, a file to write that would take the place of what somebody needs.
+
+    Devices and pipes are written to and lose nothing; an empty file holds nothing to lose.
+
+    Args:
+        path: File to write.
+        inputs: Files that are read, and folders in which they lie; none of them is ever written over.
+        is_ours: Whether a file that begins with these bytes was written by the same command before.
+        force: Whether files of others may be written over.
+        option: How the path was given, for the sentence.
+
+    Raises:
+        ValueError: The file is a folder, an input, or not ours.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "mine.csv"
+        >>> check_output(path)
+        >>> size = path.write_text("name,age")
+        >>> check_output(path, is_ours=lambda head: head.startswith(b"image,"))
+        Traceback (most recent call last):
+        ...
+        ValueError: ...mine.csv was not written by this command; give another name, or write over it with --force.
+    """
+    said = f"{option} {path}" if option else str(path)
+    if is_stream(path):
+        return
+    if os.path.isdir(path):
+        raise ValueError(f"{said} is a folder; give the name of a file to write.")
+    refuse_odd(Path(os.path.realpath(path)), said)
+    if not os.path.isfile(path):
+        return
+    if any(os.path.exists(given) and os.path.samefile(given, path) for given in inputs):
+        raise ValueError(f"{said} is read here as well and would be lost; give another file to write.")
+    with open(path, "rb") as file:
+        head = file.read(HEAD)
+    if head and not force and not is_ours(head):
+        raise ValueError(f"{said} was not written by this command; give another name, or write over it with --force.")
+
+
+def is_stream(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a device or a pipe."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or stat.S_ISFIFO(mode)
+
+
+def refuse_odd(target: Path, said: str = "") -> None:
+    """Refuse what is there and no regular file, such as a folder or a socket."""
+    if target.exists() and not target.is_file():
+        what = "a folder" if target.is_dir() else "no regular file"
+        raise ValueError(f"{said or target} is {what}; give the name of a file to write.")

@@ -15,7 +15,7 @@ from nearsight.config.files import load_recipe
 from nearsight.config.recipe import Recipe
 from nearsight.data import open_data
 from nearsight.heads import DenseModel
-from nearsight.runs.predictor import load, open_trained
+from nearsight.runs.predictor import load, load_trained
 from nearsight.runs.run import Outcome, Run
 from nearsight.tasks.dense_build import build_scenes
 from nearsight.tasks.dense_defaults import fill_in_scenes
@@ -38,13 +38,13 @@ def test_the_folder_of_a_run_has_what_every_run_has(trained: Made) -> None:
 
 def test_the_model_opens_again_with_the_weights_of_its_best_epoch(trained: Made) -> None:
     task, folder, outcome = trained
-    model = load(folder)
+    model = load(folder).model
     assert isinstance(model, DenseModel) and model.task == task
     best = next((folder / "checkpoints").glob(f"*-epoch-{outcome.epoch:04d}")) / "model.safetensors"
     kept = load_file(best)
     assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
-    opened = open_trained(folder)
-    assert (opened.task, opened.input.shorter) == (task, 48)
+    opened = load_trained(folder)
+    assert (opened.task, opened.preprocessing.shorter) == (task, 48)
     assert opened.classes == open_data(SOURCE, task).classes
 
 

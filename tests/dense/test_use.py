@@ -11,7 +11,7 @@ from PIL import Image
 from nearsight.data import open_data
 from nearsight.evaluation.dense import evaluate_scenes
 from nearsight.evaluation.dense_report import TALL
-from nearsight.prediction.dense import predict_scenes
+from nearsight.prediction import predict
 from nearsight.runs.run import Outcome
 
 from .conftest import SOURCE
@@ -85,21 +85,31 @@ def test_a_prediction_is_drawn_and_written(trained: Made, photos: Path, tmp_path
 
 def test_what_is_found_lies_in_the_image(trained: Made, photos: Path) -> None:
     task, folder, _ = trained
-    found = {Path(p.image).name: p for p in predict_scenes(folder, photos, device="cpu")}
+    found = {Path(p.image).name: p for p in predict(folder, photos, device="cpu", min_score=0.0)}
     assert found["c.png"].problem is not None
     assert found["b.png"].size == (67, 101)
     if task == "segment":
-        assert found["b.png"].regions is not None and found["b.png"].regions.shape == (67, 101)
+        assert found["b.png"].labels.shape == (67, 101)
         return
-    boxes = found["b.png"].objects["boxes"]  # type: ignore[index]
+    boxes = found["b.png"].boxes
     assert (boxes >= 0).all() and (boxes[:, 2] <= 101).all() and (boxes[:, 3] <= 67).all()
 
 
-def test_options_of_classifiers_are_refused(trained: Made, photos: Path, tmp_path: Path, type_in: Typed) -> None:
-    _, folder, _ = trained
-    code, _, err = type_in("predict", str(folder), str(photos), "--csv", str(tmp_path / "x.csv"))
-    assert code == 1
-    assert "a detector or segmenter writes its files to --out" in err
+def test_tables_hold_what_json_holds(trained: Made, photos: Path, tmp_path: Path, type_in: Typed) -> None:
+    task, folder, _ = trained
+    table, lines = tmp_path / "x.csv", tmp_path / "x.jsonl"
+    for option, file in (("--csv", table), ("--jsonl", lines)):
+        code, _, err = type_in("predict", str(folder), str(photos), option, str(file), "--min-score", "0.01")
+        assert code == 0 and f"Wrote {file}." in err
+    assert not Path("found").exists()  # a table was asked for, and no pictures
+    objects = [json.loads(line) for line in lines.read_text().splitlines()]
+    rows = [line.split(",") for line in table.read_text().splitlines()[1:]]
+    assert {row[0] for row in rows} <= {item["image"] for item in objects}
+    if task == "segment":
+        expected = sum(value > 0 for item in objects for value in item["shares"].values())
+    else:
+        expected = sum(len(item["objects"]) for item in objects)
+    assert len(rows) == expected
 
 
 @pytest.mark.parametrize("task", [pytest.param("detect", marks=pytest.mark.drill), "segment"])

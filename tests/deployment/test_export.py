@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from nearsight.cli.export import export as command
 from nearsight.deployment.calibration import find_pictures
 from nearsight.deployment.export import export
-from nearsight.deployment.model import open_subject, parse_size
+from nearsight.deployment.model import open_exportable, parse_size
 from nearsight.deployment.verify import measure, sizes_to_try
 from nearsight.evaluation import evaluate, write_report
 from nearsight.runs import runtime
 from nearsight.runs.bundle import read_bundle
-from nearsight.runs.predictor import open_trained
+from nearsight.runs.predictor import load_trained
 from nearsight.runs.runtime import open_runner
 
 APP = typer.Typer()
@@ -41,7 +41,7 @@ def refuse(*arguments: object) -> str:
 
 @pytest.mark.parametrize("kind", ["onnx", "pt2", "openvino"])
 def test_a_bundle_answers_like_the_model_at_sizes_that_were_not_verified(kind: str) -> None:
-    trained, folder = open_trained(trained_run()), bundle(kind)
+    trained, folder = load_trained(trained_run()), bundle(kind)
     runner = open_runner(folder, read_bundle(folder))
     generator = torch.Generator().manual_seed(1)
     for batch, height, width in ((1, 16, 16), (5, 29, 21), (2, 40, 17)):
@@ -53,9 +53,10 @@ def test_a_bundle_answers_like_the_model_at_sizes_that_were_not_verified(kind: s
 
 @pytest.mark.parametrize("kind", ["onnx", "pt2", "openvino"])
 def test_what_a_bundle_says_of_itself(kind: str) -> None:
-    about, trained = read_bundle(bundle(kind)), open_trained(trained_run())
-    assert (about.labels, about.size, about.crop) == (trained.classes, trained.input.size, trained.input.crop)
-    assert (about.mean, about.std, about.weights) == (trained.input.mean, trained.input.std, "trained")
+    about, trained = read_bundle(bundle(kind)), load_trained(trained_run())
+    shown = trained.preprocessing
+    assert (about.labels, about.size, about.crop) == (trained.classes, shown.size, shown.crop)
+    assert (about.mean, about.std, about.weights) == (shown.mean, shown.std, "trained")
     assert about.any_batch and about.any_size
     verified = json.loads((bundle(kind) / "verify.json").read_text())
     assert verified["images"] == "the validation images of digits"
@@ -153,13 +154,13 @@ def test_only_classifiers_of_rgb_images(tmp_path: Path) -> None:
     for options in ({"num_classes": 0}, {"in_chans": 1, "num_classes": 3}):
         file = save_model(nearsight.create_model("deit_nano", **options), tmp_path / "model.safetensors")
         with pytest.raises(ValueError, match=r"deit_nano (is no classifier|does not take RGB images of 32×32)"):
-            open_subject(file)
+            open_exportable(file)
     with pytest.raises(ValueError, match=r"does not take RGB images of 100×100 pixels"):
-        open_subject("timm/vit_tiny_patch16_224", parse_size("100"))
+        open_exportable("timm/vit_tiny_patch16_224", parse_size("100"))
 
 
 def test_images_to_try_a_model_with(tmp_path: Path) -> None:
-    subject = open_subject(trained_run())
+    subject = open_exportable(trained_run())
     own = find_pictures(subject)
     assert own.labelled and own.calibrate is not None
     assert {own.measure.name(i) for i in range(9)}.isdisjoint(own.calibrate.name(i) for i in range(len(own.calibrate)))
@@ -174,7 +175,7 @@ def test_images_to_try_a_model_with(tmp_path: Path) -> None:
     Image.new("RGB", (20, 20)).save(tmp_path / "classes" / "cat" / "a.png")
     other = find_pictures(subject, tmp_path / "classes")  # a class that the model does not know
     assert not other.labelled and other.calibrate is None
-    assert not find_pictures(open_subject("deit_nano"), "digits").labelled  # its labels are numbers, but not these
+    assert not find_pictures(open_exportable("deit_nano"), "digits").labelled  # its labels are numbers, but not these
 
 
 def test_a_bundle_is_evaluated_like_its_run(tmp_path: Path) -> None:

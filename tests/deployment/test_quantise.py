@@ -23,18 +23,18 @@ from nearsight.deployment.quantise import most_sensitive, quantise
 from nearsight.deployment.verify import Group, batches
 from nearsight.runs.bundle import read_bundle
 from nearsight.runs.eval_data import open_own
-from nearsight.runs.predictor import open_trained
+from nearsight.runs.predictor import load_trained
 from nearsight.runs.runtime import open_runner, run_onnx
 
 
 def test_accuracy_before_and_after_is_what_the_two_bundles_have() -> None:
-    trained = open_trained(trained_run())
+    trained = load_trained(trained_run())
     data, _ = open_own(trained, None)
     said = json.loads((int8_bundle() / "verify.json").read_text())["int8"]
     assert said["verdict"]["images"] == len(data.val)
     for folder, told in ((bundle("onnx"), said["verdict"]["before"]), (int8_bundle(), said["verdict"]["after"])):
         runner = open_runner(folder, read_bundle(folder))
-        groups = list(batches(data.val, trained.input, 16))
+        groups = list(batches(data.val, trained.preprocessing, 16))
         right = [runner(group.images).argmax(axis=1) == group.labels for group in groups]
         assert np.concatenate(right).mean() == pytest.approx(told)
     assert said["verdict"]["before"] - said["verdict"]["after"] <= 0.01

@@ -10,15 +10,15 @@ from nearsight.data.image import Files
 from nearsight.data.samples import Subset
 from nearsight.evaluation import predict_split
 from nearsight.evaluation.predictions import pick_device
-from nearsight.runs.predictor import open_trained
+from nearsight.runs.predictor import load_trained
 
 
 def test_logits_are_those_of_the_model(digits_run) -> None:
-    trained, split = open_trained(digits_run), Subset(open_data("digits").test, np.arange(5, 25))
+    trained, split = load_trained(digits_run), Subset(open_data("digits").test, np.arange(5, 25))
     found = predict_split(trained, split, batch=7)
     for row in (0, 13, 19):
         small = np.asarray(split.read(row).resize((32, 32), Image.Resampling.BICUBIC), dtype=np.float32) / 255
-        mean, std = np.float32(trained.input.mean), np.float32(trained.input.std)
+        mean, std = np.float32(trained.preprocessing.mean), np.float32(trained.preprocessing.std)
         shown = torch.from_numpy(((small - mean) / std).transpose(2, 0, 1))[None]
         with torch.no_grad():
             expected = trained.model(shown)[0].numpy()
@@ -30,7 +30,7 @@ def test_logits_are_those_of_the_model(digits_run) -> None:
 
 def test_twice_the_same(digits_run) -> None:
     split = Subset(open_data("digits").test, np.arange(30))
-    first, second = (predict_split(open_trained(digits_run), split, batch=16).logits for _ in range(2))
+    first, second = (predict_split(load_trained(digits_run), split, batch=16).logits for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
 
@@ -45,7 +45,7 @@ def make_files(folder, contents: dict[str, bytes | None]) -> Files:
 
 def test_unreadable_images_are_named(digits_run, tmp_path) -> None:
     split = make_files(tmp_path, {"a.png": None, "b.png": b"junk", "c.png": b"", "d.png": None})
-    found = predict_split(open_trained(digits_run), split, batch=2)
+    found = predict_split(load_trained(digits_run), split, batch=2)
     assert found.indices.tolist() == [0, 3]
     assert found.bad == {
         "b.png": "it holds no image, or one in an unknown format",
@@ -56,11 +56,11 @@ def test_unreadable_images_are_named(digits_run, tmp_path) -> None:
 def test_no_readable_image_is_refused(digits_run, tmp_path) -> None:
     split = make_files(tmp_path, {"a.png": b"junk", "b.png": b"junk"})
     with pytest.raises(ValueError, match=r"None of the 2 images can be read; the first: a\.png \(it holds no image"):
-        predict_split(open_trained(digits_run), split)
+        predict_split(load_trained(digits_run), split)
 
 
 def test_broken_weights_are_refused(digits_run) -> None:
-    trained = open_trained(digits_run)
+    trained = load_trained(digits_run)
     with torch.no_grad():
         next(trained.model.parameters()).fill_(float("nan"))
     split = Subset(open_data("digits").test, np.arange(2))

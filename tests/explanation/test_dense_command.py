@@ -73,7 +73,7 @@ def test_a_window_model_and_a_detector(picture: Path, tmp_path: Path) -> None:
     for run in (swin, boxes):
         opened = open_model(run)
         # 40 x 53 pixels, padded to 40 x 56 for the strides.
-        made = METHODS["dense-rollout"](opened, view_of(image, opened.input), Wishes())
+        made = METHODS["dense-rollout"](opened, view_of(image, opened.preprocessing), Wishes())
         values = made.arrays["classes"]
         assert values.shape[2:] == (20, 28) and np.isfinite(values).all()
         assert len(made.figure.axes) >= 3 + values.shape[1]
@@ -84,7 +84,7 @@ def test_a_class_that_is_not_found_is_refused(picture: Path, tmp_path: Path) -> 
     opened = open_model(run)
     blind = replace(opened, threshold=1.1)
     with pytest.raises(ValueError, match="does not find star in this image"):
-        METHODS["dense-rollout"](blind, view_of(Image.open(picture), opened.input), Wishes(classes=(3,)))
+        METHODS["dense-rollout"](blind, view_of(Image.open(picture), opened.preprocessing), Wishes(classes=(3,)))
 
 
 def test_scores_of_a_segmenter_are_complete(tmp_path: Path) -> None:

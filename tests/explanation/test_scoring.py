@@ -41,7 +41,7 @@ class Corner(nn.Module):
 
 
 PLAIN = Input((16, 16), mean=(0, 0, 0), std=(1, 1, 1))
-CORNER = Opened(Corner(), "corner", "classify", ("no", "yes"), PLAIN, learned=True)
+CORNER = Opened(Corner(), "corner", "classify", ("no", "yes"), PLAIN, None)
 
 
 def test_a_map_of_what_counts_deletes_faster_and_inserts_sooner() -> None:
@@ -131,7 +131,7 @@ def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> 
 
     data = scoring.open_annotated(
         "shapes?size=32&images=60",
-        Opened(nn.Identity(), "", "segment", ("disc", "square", "triangle", "star", "ring", "cross"), PLAIN, True),
+        Opened(nn.Identity(), "", "segment", ("disc", "square", "triangle", "star", "ring", "cross"), PLAIN, None),
     )
     assert set(data.numbers) and data.split_name in ("test", "val")
     logits = torch.zeros(1, 6, 16, 16)
@@ -139,7 +139,7 @@ def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> 
     place = np.zeros((16, 16), dtype=bool)
     place[:, 8:] = True
     known = scoring.AnnotatedImage("one", view_of(Image.new("RGB", (16, 16)), PLAIN), {1: place})
-    opened = Opened(Oracle().eval(), "oracle", "segment", ("a", "b", "c", "d", "e", "f"), PLAIN, True)
+    opened = Opened(Oracle().eval(), "oracle", "segment", ("a", "b", "c", "d", "e", "f"), PLAIN, None)
     cases = scoring.cases_of(opened, known, ["prediction", "dense-rollout"], np.random.default_rng(0))
     assert [case.number for case in cases] == [1] and set(cases[0].maps) == {
         "prediction",
@@ -165,7 +165,7 @@ def test_scores_of_a_classifier_are_complete(tmp_path: Path) -> None:
     shapes = ("disc", "square", "triangle", "star", "ring", "cross")
     torch.manual_seed(0)
     model.model.reset_classifier(6)
-    opened = Opened(model.model, "untrained", "classify", shapes, model.input, learned=False)
+    opened = Opened(model.model, "untrained", "classify", shapes, model.input, None, "random")
     found = score(opened, "shapes?size=32&images=40", limit=8, steps=4)
     assert [row.method for row in found.methods] == ["rollout", "attention", "grad-cam", "random", "centre"]
     for row in found.methods:

@@ -11,11 +11,11 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
+from nearsight.atomic import writing
 from nearsight.cli.evaluate import predict as command
 from nearsight.config.recipe import ModelChoice
 from nearsight.prediction import predict
-from nearsight.prediction.output import writing
-from nearsight.runs.predictor import open_trained, save_trained
+from nearsight.runs.predictor import load_trained, save_trained
 from nearsight.tasks.build import build
 
 APP = typer.Typer()
@@ -49,13 +49,14 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_answers_are_the_likeliest_classes_of_the_model(small_run, pictures) -> None:
-    trained = open_trained(small_run)
+    trained = load_trained(small_run)
     (found,) = predict(trained, pictures / "3.png", top=4)
-    shown = trained.input.prepare(Image.open(pictures / "3.png")).float()[None] / 255
+    shown = trained.preprocessing.prepare(Image.open(pictures / "3.png")).float()[None] / 255
     with torch.no_grad():
-        expected = trained.model(trained.input.normalise(shown)).softmax(1)[0]
-    assert [answer.name for answer in found.answers] == [CLASSES[k] for k in expected.argsort(descending=True)]
-    assert [answer.probability for answer in found.answers] == pytest.approx(expected.sort(descending=True)[0].tolist())
+        expected = trained.model(trained.preprocessing.normalise(shown)).softmax(1)[0]
+    names, probabilities = zip(*found.top(4), strict=True)
+    assert list(names) == [CLASSES[k] for k in expected.argsort(descending=True)]
+    assert list(probabilities) == pytest.approx(expected.sort(descending=True)[0].tolist())
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -64,7 +65,7 @@ def test_order_is_that_of_the_files_and_bad_ones_keep_their_place(small_run, pic
     assert [Path(item.image).stem for item in found] == list("0123456789")
     problems = {Path(item.image).stem: item.problem for item in found if item.problem}
     assert problems == {"2": "the file is empty", "4": "the file is cut off"}
-    assert {len(item.answers) for item in found if not item.problem} == {4}  # there are no more classes
+    assert {len(item.to_dict()["answers"]) for item in found if not item.problem} == {4}  # there are no more classes
 
 
 def test_a_batch_of_bad_images_only(small_run, pictures) -> None:
@@ -115,11 +116,11 @@ def test_refusals(small_run, pictures, tmp_path) -> None:
 
 def test_no_readable_image_leaves_with_code_1_and_no_file(small_run, pictures, tmp_path) -> None:
     target = tmp_path / "out.csv"
-    target.write_text("earlier results")
+    target.write_text(earlier := "image,class_1,probability_1\na.png,cat,0.900000\n")
     sentence = refuse(small_run, pictures / "2.png", pictures / "4.png", "--csv", target)
     assert sentence == "No image can be read: 2 of 2 are unreadable."
-    assert target.read_text() == "earlier results"
-    assert list(tmp_path.glob("*.part")) == []
+    assert target.read_text() == earlier
+    assert list(tmp_path.glob(".*.part")) == []
 
 
 def test_wrong_numbers_in_python(small_run, pictures) -> None:
@@ -166,8 +167,8 @@ def test_screen(small_run, pictures) -> None:
 def test_file_appears_only_when_it_is_whole(tmp_path) -> None:
     target = tmp_path / "out.csv"
     with pytest.raises(KeyboardInterrupt), writing(target) as stream:
-        stream.write("half")
+        stream.write(b"half")
         stream.flush()
-        assert (tmp_path / "out.csv.part").read_text() == "half" and not target.exists()
+        assert [part.read_text() for part in tmp_path.glob(".out.csv.*.part")] == ["half"] and not target.exists()
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []

@@ -19,7 +19,7 @@ from nearsight.config.candidates import parse_candidates
 from nearsight.config.recipe import ModelChoice, Optimizer
 from nearsight.parts import DepthWise, Life, LocalityFfn
 from nearsight.retrofit import Choice, localized_of
-from nearsight.runs.predictor import open_trained
+from nearsight.runs.predictor import load_trained
 from nearsight.tasks.build import build
 from nearsight.training.optim import parameter_groups
 from tools.hosts import NARROW, Example
@@ -42,7 +42,7 @@ def test_saved_and_opened_again(example: Example, preserve: bool, tmp_path: Path
     slots = {"ffn": "localvit", "mixer": "squeezed"}
     model = step(localize(fresh(example), **slots, preserve=preserve), example)
     path = nearsight.save(model, tmp_path / "model.safetensors", **({} if example.ours else example.options))
-    opened = nearsight.load(path)
+    opened = nearsight.load(path).model
     images = pictures(2, example.size)
     with torch.no_grad():
         assert torch.equal(opened(images), model(images))
@@ -54,7 +54,7 @@ def test_saved_and_opened_again(example: Example, preserve: bool, tmp_path: Path
 def test_parts_with_settings_travel_as_values(tmp_path: Path) -> None:
     parts = {"ffn": LocalityFfn(kernel=5, channel_attention="eca"), "qkv": Life(kernels=(1, 5)), "mixer": DepthWise(3)}
     model = localize(host(named("ViT")), **parts, layers=[1, 2])
-    opened = nearsight.load(nearsight.save(model, tmp_path / "model.safetensors", **NARROW))
+    opened = nearsight.load(nearsight.save(model, tmp_path / "model.safetensors", **NARROW)).model
     assert opened.localized.choice == model.localized.choice
     assert opened.blocks[0].mlp.fc2.local.kernel_size == (5, 5)
 
@@ -173,8 +173,8 @@ def test_trained_from_the_command_line_and_resumed(tmp_path: Path) -> None:
     run("--weights", str(first), "--localize", "ffn=localvit,qkv=life,layers=low", "--out", str(second), *again)
     recipe = (second / "recipe.yaml").read_text()
     assert "name: retrofit" in recipe and "ffn: localvit" in recipe
-    trained = open_trained(second)
+    trained = load_trained(second)
     assert trained.model.localized.layers == {"ffn": (1,), "qkv": (1,)}
     assert trained.model.blocks[0].mlp.fc2.local.weight.abs().sum() > 0
     run("--weights", str(second), "--out", str(tmp_path / "third"), *again)  # goes on from localized weights
-    assert open_trained(tmp_path / "third").model.localized == trained.model.localized
+    assert load_trained(tmp_path / "third").model.localized == trained.model.localized

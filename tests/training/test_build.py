@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from nearsight import create_model
 from nearsight.checkpoints.format import save_model
 from nearsight.config.recipe import ModelChoice
-from nearsight.runs.predictor import load, open_trained, save_trained
+from nearsight.runs.predictor import load, load_trained, save_trained
 from nearsight.tasks.build import Built, build
 
 
@@ -147,7 +147,7 @@ def test_a_model_of_timm_gets_the_patch_size_if_it_has_one(tmp_path: Path) -> No
     built = build(ModelChoice(name="vit_tiny_patch16_224", img_size=32, patch_size=8), classes=2)
     assert built.model.patch_embed.grid_size == (4, 4)
     save_trained(built, "classify", ("a", "b"), tmp_path / "model.safetensors")
-    assert load(tmp_path).patch_embed.grid_size == (4, 4)
+    assert load(tmp_path).model.patch_embed.grid_size == (4, 4)
 
 
 def test_a_former_run_keeps_its_name_with_other_patches_than_the_registered_model(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_a_former_run_keeps_its_name_with_other_patches_than_the_registered_mode
 def test_a_model_with_other_parts_is_opened_under_the_name_it_was_asked_for(tmp_path: Path) -> None:
     built: Built = build(ModelChoice(name="deit_nano", img_size=32, options={"ratio": 2.0}), classes=2)
     save_trained(built, "classify", ("cat", "dog"), tmp_path / "model.safetensors")
-    trained = open_trained(tmp_path)
-    assert (trained.name, trained.classes, trained.input) == ("deit_nano", ("cat", "dog"), built.input)
+    trained = load_trained(tmp_path)
+    assert (trained.name, trained.classes, trained.preprocessing) == ("deit_nano", ("cat", "dog"), built.input)
     images = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(trained.model(images), built.model.eval()(images))
-    torch.testing.assert_close(load(tmp_path)(images), built.model(images))
+    torch.testing.assert_close(load(tmp_path).model(images), built.model(images))

@@ -44,7 +44,7 @@ def test_a_teacher_sees_images_as_it_was_trained_on(teacher_run: Path) -> None:
     teacher = Teacher(Distillation(teacher="resnet10t", weights=str(teacher_run)), FOUR, Input((16, 16)), CPU)
     assert teacher.input.size == (24, 24)
     images = torch.rand(5, 3, 24, 24)
-    expected = load(teacher_run)(teacher.input.normalise(images)).argmax(dim=1)
+    expected = load(teacher_run).model(teacher.input.normalise(images)).argmax(dim=1)
     assert torch.equal(teacher.labels(images), expected)
     assert teacher.labels(torch.rand(2, 3, 16, 16)).shape == (2,)
     assert not any(parameter.requires_grad for parameter in teacher.model.parameters())
@@ -111,7 +111,7 @@ def test_the_token_learns_from_the_teacher_and_the_other_head_from_the_labels(
         trained = load_file(folder / "model.safetensors")
         assert torch.equal(trained[still], start[still])
         assert not torch.equal(trained[moving], start[moving])
-        assert load(folder)(torch.zeros(1, 3, 16, 16)).shape == (1, 4)  # both heads, as a mean
+        assert load(folder).model(torch.zeros(1, 3, 16, 16)).shape == (1, 4)  # both heads, as a mean
 
 
 @pytest.mark.usefixtures("no_page")

@@ -62,7 +62,7 @@ def test_a_run_learns_and_leaves_everything_behind(colours: str, tiny: Callable[
     assert (outcome.epoch, outcome.val_score) == (best["epoch"], best["val_accuracy"])
     assert outcome.elapsed == epochs[-1]["elapsed"]
 
-    model = nearsight.load(tmp_path)
+    model = nearsight.load(tmp_path).model
     assert outcome.parameters == sum(p.numel() for p in model.parameters())
     assert model.num_classes == 4
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != ".lock"}
@@ -183,7 +183,7 @@ def test_models_of_timm_train(name: str, colours: str, tiny: Callable[..., Any],
     recipe = tiny({"model.name": name, "model.patch_size": None, "epochs": 1, "batch": 12})
     outcome = run_training(colours, recipe, tmp_path, quiet=True)
     assert outcome.model == name
-    assert nearsight.load(tmp_path)(torch.zeros(1, 3, 16, 16)).shape == (1, 4)
+    assert nearsight.load(tmp_path).model(torch.zeros(1, 3, 16, 16)).shape == (1, 4)
 
 
 @pytest.mark.usefixtures("no_page")

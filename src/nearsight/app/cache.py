@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from PIL import Image
@@ -20,7 +20,6 @@ from ..explanation.maps import View as Part
 from ..explanation.maps import view_of
 from ..explanation.model import Opened, open_model
 from ..explanation.targets import Targets, predicted_targets
-from ..prediction.values import Answer
 
 UNTRAINED = 64  # pixels: the side in which a model with random weights sees pictures, unless told otherwise
 LARGEST = 384
@@ -29,6 +28,13 @@ ANSWERS = 5
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
+
+
+class Answer(NamedTuple):
+    """A class and its probability, or the fraction that it covers."""
+
+    name: str
+    probability: float
 
 
 class Recent(Generic[Key, Value]):
@@ -68,7 +74,7 @@ class View:
     @cached_property
     def part(self) -> Part:
         """What the model is shown, and where that lies in the picture."""
-        input = self.opened.input
+        input = self.opened.preprocessing
         if self.side is None and not self.opened.learned and isinstance(input, Input) and max(input.size) < UNTRAINED:
             input = replace(input, size=(UNTRAINED, UNTRAINED))
         return view_of(self.picture, input, self.side)
@@ -76,7 +82,7 @@ class View:
     @cached_property
     def images(self) -> Tensor:
         """What the model is given `[1, 3, H, W]`."""
-        return self.part.normalised(self.opened.input)
+        return self.part.normalised(self.opened.preprocessing)
 
     @cached_property
     def seen(self) -> Capture:

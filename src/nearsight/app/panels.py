@@ -18,8 +18,7 @@ from ..explanation.figures import MARK, SHARES, SIGNED, VEIL, limits, number
 from ..explanation.maps import Maps
 from ..ops.attention_matrix import GatherMatrix, KernelMatrix
 from ..plots.style import COLOURS, abbreviate
-from ..prediction.values import Answer
-from .cache import View
+from .cache import Answer, View
 
 Pixels = NDArray[np.uint8]
 SMOOTH = 4  # drawn so much larger, for smooth rings

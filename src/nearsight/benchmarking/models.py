@@ -8,8 +8,8 @@ from torch import nn
 
 from ..config.candidates import Candidate, parse_candidate
 from ..config.files import load_recipe, parse_changes
-from ..deployment.model import is_file, open_file
 from ..models.counting import count
+from ..runs.predictor import is_path, load_module
 from ..tasks.build import build
 
 CLASSES = 1000
@@ -67,7 +67,7 @@ def open_subject(text: str, size: int | None = None) -> Subject | Refused:
         >>> subject.size, subject.macs
         ((64, 64), 247896960)
     """
-    label, name, model, own = open_given(Path(text)) if is_file(text) else open_named(parse_candidate(text), size)
+    label, name, model, own = open_given(Path(text)) if is_path(text) else open_named(parse_candidate(text), size)
     sides = (size, size) if size else own
     model = model.eval().requires_grad_(False)
     try:
@@ -79,9 +79,9 @@ def open_subject(text: str, size: int | None = None) -> Subject | Refused:
 
 def open_given(path: Path) -> tuple[str, str, nn.Module, tuple[int, int]]:
     """Label, name, model and image size of a run or a file; what was trained here is no paper's model any more."""
-    given = open_file(path.expanduser())
+    given = load_module(path.expanduser())
     label = path.resolve().stem if path.is_file() and path.stem != "model" else model_folder(path)
-    return label, given.name if given.weights == "converted" else "", given.model, given.input.size
+    return label, given.name if given.weights == "converted" else "", given.model, given.preprocessing.size
 
 
 def model_folder(path: Path) -> str:

@@ -36,7 +36,7 @@ def save(model: nn.Module, path: str | Path, **options: Any) -> Path:
         >>> local = nearsight.localize(model, ffn="localvit", layers="low")
         >>> file = save(local, Path(tempfile.mkdtemp()) / "local.safetensors")
         >>> images = torch.randn(1, 3, 32, 32)
-        >>> torch.equal(nearsight.load(file)(images), local(images))
+        >>> torch.equal(nearsight.load(file).model(images), local(images))
         True
     """
     path = Path(path)

@@ -55,7 +55,7 @@ def evaluate(
         evaluate_scenes(run, data, split, out, as_json, batch, workers, device)
         return
     found = evaluate_run(
-        run, data, split=split, batch=batch, workers=workers, device=device, progress=watch("Evaluating", batch)
+        run, data, split=split, batch=batch, workers=workers, device=device, progress=watch("Evaluating")
     )
     folder = write_report(found, out)
     if as_json:
@@ -98,7 +98,7 @@ def evaluate_scenes(
 
     at_once = min(batch, BATCH)
     found = evaluate_run(
-        run, data, split=split, batch=at_once, workers=workers, device=device, progress=watch("Evaluating", at_once)
+        run, data, split=split, batch=at_once, workers=workers, device=device, progress=watch("Evaluating")
     )
     folder = write_scene_report(found, out)
     if as_json:
@@ -113,21 +113,28 @@ def evaluate_scenes(
 def predict(
     run: Run,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE|FOLDER", help="Images, or folders of images.")],
-    top: Annotated[int, typer.Option(min=1, help="Answers for each image.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Of a classifier: classes named for each image.")] = 5,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a table.")] = None,
     jsonl: Annotated[Path | None, typer.Option("--jsonl", metavar="FILE", help="Write JSON lines.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Of a detector or segmenter: folder for pictures and files. Default: found."),
+        typer.Option(
+            metavar="DIR",
+            help="Folder for drawn images and files. Default: found, for a detector or segmenter without a table.",
+        ),
     ] = None,
-    least: Annotated[
+    min_score: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Of a detector: score that an object needs. Default: by training."),
     ] = None,
-    batch: Size = 64,
+    least: Annotated[float | None, typer.Option(min=0, max=1, hidden=True)] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Images at a time. Default: 64, of a detector or segmenter 8.")
+    ] = None,
     workers: Workers = None,
     device: Device = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over files that this command did not write.")] = False,
 ) -> None:
     """Say what is in images. Folders are searched through; unreadable images are named and left out.
 
@@ -136,97 +143,64 @@ def predict(
 
     A bundle that `nearsight export` wrote runs without torch.
     """
-    from ..prediction import predict as predict_images
-    from ..prediction.output import open_output
+    from ..atomic import check_output
+    from ..data.file_system import find_images
+    from ..prediction import Folder, is_json_lines, is_table, open_output
+    from ..runs.predictor import load
 
     chosen = [name for name, given in (("--csv", csv), ("--jsonl", jsonl), ("--json", as_json)) if given]
     if len(chosen) > 1:
         raise ValueError(f"{' and '.join(chosen)} were given; choose one.")
-    if task_of(run) != "classify":
-        if csv or jsonl:
-            raise ValueError(f"{chosen[0]} is for classifiers; a detector or segmenter writes its files to --out DIR.")
-        predict_scenes(run, images, out or Path("found"), least, as_json, batch, workers, device)
-        return
-    if out is not None or least is not None:
-        raise ValueError("--out and --least are for detectors and segmenters; a classifier has --csv and --jsonl.")
+    if out is not None and out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; give the name of a folder.")
+    if least is not None:
+        print("--least is called --min-score now; the old name will go.", file=sys.stderr)
+        min_score = least if min_score is None else min_score
     file = csv or jsonl
     if file is not None and file.is_dir():
         raise ValueError(f"{chosen[0]} {file} is a folder; give the name of a file to write.")
+    predictor = load(run)
+    paths = find_images([str(path) for path in images])
+    if file is not None:
+        given: list[str | Path] = [*paths, *([predictor.path] if predictor.path else [])]
+        check_output(file, inputs=given, is_ours=is_table if csv else is_json_lines, force=force, option=chosen[0])
     # Answers that scroll by are progress enough, and a bar would get in their way.
     silent = file is None and sys.stdout.isatty()
-    found = predict_images(
-        run,
-        images,
-        top,
+    found = predictor.predict(
+        paths,
+        top=top,
+        min_score=min_score,
         batch=batch,
         workers=workers,
         device=device,
-        progress=iter if silent else watch("Predicting", batch),
+        progress=iter if silent else watch("Predicting"),
     )
     done, bad = 0, 0
+    folder = None if out is None else Folder(out)
     with open_output(csv=csv, jsonl=jsonl, as_json=as_json) as output:
         for prediction in found:
-            if prediction.problem is None:
-                output.add(prediction)
-                done += 1
-            else:
+            if prediction.problem is not None:
                 print(f"skipped {prediction.image}: {prediction.problem}", file=sys.stderr)
                 bad += 1
+                continue
+            if folder is None and file is None and prediction.pictured:
+                folder = Folder(Path("found"))
+            output.add(prediction)
+            if folder is not None:
+                folder.add(prediction)
+            done, kind = done + 1, type(prediction)
         if not done:  # nothing is written then
             raise ValueError(f"No image can be read: {bad:,} of {bad:,} are unreadable.")
-    if file is not None or bad:
+        if folder is not None:
+            folder.close(kind)
+    if file is not None or folder is not None or bad:
         written = f" Wrote {file}." if file else ""
+        written += f" Wrote {folder.folder}: {' and '.join(folder.written)}." if folder else ""
         skipped = f", {bad:,} unreadable skipped" if bad else ""
         print(f"{done:,} image{'s' * (done != 1)} predicted{skipped}.{written}", file=sys.stderr)
 
 
-def predict_scenes(
-    run: Path,
-    images: list[Path],
-    out: Path,
-    least: float | None,
-    as_json: bool,
-    batch: int,
-    workers: int | None,
-    device: str | None,
-) -> None:
-    """Find the objects or regions of images, and draw them."""
-    import json
-
-    from ..prediction.dense import BATCH
-    from ..prediction.dense import predict_scenes as find
-    from ..prediction.dense_output import as_dict, in_words, write_scenes
-    from ..runs.predictor import open_trained
-
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; give the name of a folder.")
-    trained = open_trained(run)
-    at_once = min(batch, BATCH)
-    found = find(
-        trained,
-        images,
-        least=trained.threshold if least is None else least,
-        batch=at_once,
-        workers=workers,
-        device=device,
-        progress=iter if sys.stdout.isatty() else watch("Predicting", at_once),
-    )
-    done, bad = 0, 0
-    for prediction in write_scenes(found, trained.classes, out):
-        if prediction.problem is not None:
-            print(f"skipped {prediction.image}: {prediction.problem}", file=sys.stderr)
-            bad += 1
-            continue
-        done += 1
-        print(json.dumps(as_dict(prediction, trained.classes)) if as_json else in_words(prediction, trained.classes))
-    if not done:
-        raise ValueError(f"No image can be read: {bad:,} of {bad:,} are unreadable.")
-    skipped = f", {bad:,} unreadable skipped" if bad else ""
-    files = "pictures and objects.json" if trained.task == "detect" else "pictures and regions/"
-    print(f"{done:,} image{'s' * (done != 1)} predicted{skipped}. Wrote {out}: {files}.", file=sys.stderr)
-
-
-def watch(title: str, batch: int) -> "Callable[[Iterable[Batch]], Iterator[Batch]]":
+def watch(title: str) -> "Callable[[Iterable[Batch]], Iterator[Batch]]":
     """A wrapper of batches that shows a bar on stderr; only its title where that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -244,6 +218,6 @@ def watch(title: str, batch: int) -> "Callable[[Iterable[Batch]], Iterator[Batch
             task = progress.add_task(title, total=total)
             for group in batches:
                 yield group
-                progress.advance(task, batch)
+                progress.advance(task, len(group.indices) + len(group.bad))
 
     return follow

@@ -19,7 +19,7 @@ from ..config.candidates import parse_candidates, with_baseline
 from ..console import tracked
 from ..data import Split
 from ..evaluation.predictions import pick_device
-from ..runs.predictor import open_trained
+from ..runs.predictor import load_trained
 from ..runs.run import Run, processor, refuse_inside
 from ..timing import make_task, median_interval, take_turns, with_threads
 from ..training.session import Prepared
@@ -323,8 +323,8 @@ def measure(plan: Plan, folder: Path, threads: int, rounds: Iterable[int]) -> di
     models = {}
     for run in plan.runs(folder):
         if run.model.label not in models and run.is_finished():
-            trained = open_trained(run.folder)
-            models[run.model.label] = (trained.model, trained.input.size)
+            trained = load_trained(run.folder)
+            models[run.model.label] = (trained.model, trained.preprocessing.size)
     return measure_latency(models, pick_device(), threads, rounds)
 
 

@@ -17,7 +17,7 @@ from ..data.dense.loader import read_scene
 from ..data.instances import Instances
 from ..evaluation.dense_report import answer_again, draw_answer, draw_truth
 from ..plots.overlays import draw_regions, side_by_side
-from ..runs.predictor import Trained, open_trained
+from ..runs.predictor import Predictor, load_trained
 from .plan import RunPlan
 from .results import Disagreement, Example, ExamplePrediction
 from .statistics import Predictions
@@ -88,13 +88,13 @@ def mostly_predicted(predictions: Predictions, label: str, place: int, classes: 
     return ExamplePrediction(label=label, answer=classes[said], right=int((given == truths).sum()), seeds=len(given))
 
 
-def open_first(runs: Sequence[RunPlan], label: str) -> Trained:
+def open_first(runs: Sequence[RunPlan], label: str) -> Predictor:
     """The model of a label's first finished run."""
-    return open_trained(next(run.folder for run in runs if run.model.label == label and run.is_finished()))
+    return load_trained(next(run.folder for run in runs if run.model.label == label and run.is_finished()))
 
 
 def better_and_worse(
-    predictions: Predictions, better: str, worse: str, split: Split, models: dict[str, Trained]
+    predictions: Predictions, better: str, worse: str, split: Split, models: dict[str, Predictor]
 ) -> Disagreement:
     """Images that one model predicts clearly better; the largest differences first."""
     good, bad = predictions.image_scores(better), predictions.image_scores(worse)
@@ -120,7 +120,7 @@ def better_and_worse(
     return Disagreement(right=better, wrong=worse, images=len(clear), examples=examples)
 
 
-def draw_both(split: Split, index: int, models: dict[str, Trained]) -> Image.Image:
+def draw_both(split: Split, index: int, models: dict[str, Predictor]) -> Image.Image:
     """One image with the ground truth, and with the predictions of models."""
     image, truth, size = read_scene(split, index)
     if image.size != (size[1], size[0]):

@@ -13,8 +13,7 @@ from ..data.image import Files
 from ..data.open import open_any
 from ..data.samples import Data, Split, Subset
 from ..runs.eval_data import match_classes, open_own
-from ..runs.predictor import Trained
-from .model import Subject
+from ..runs.predictor import Predictor
 
 SEED = 0
 ORDER = ("val", "test", "train")  # which images answers are compared on
@@ -63,7 +62,7 @@ class Crops(Split):
         return self.read(index).tobytes()
 
 
-def find_pictures(subject: Subject, given: str | os.PathLike[str] | None = None) -> Pictures:
+def find_pictures(subject: Predictor, given: str | os.PathLike[str] | None = None) -> Pictures:
     """The images to try a model with: those given, else the run's own, else two photographs.
 
     Args:
@@ -74,8 +73,8 @@ def find_pictures(subject: Subject, given: str | os.PathLike[str] | None = None)
         ValueError: What was given holds no images, or the run's data are no longer there.
 
     Example:
-        >>> from nearsight.deployment.model import open_subject
-        >>> found = find_pictures(open_subject("deit_nano"))
+        >>> from nearsight.runs.predictor import load
+        >>> found = find_pictures(load("deit_nano"))
         >>> found.what, len(found.measure)
         ('two photographs of scikit-learn (china, flower) in 32 pieces', 32)
     """
@@ -86,12 +85,11 @@ def find_pictures(subject: Subject, given: str | os.PathLike[str] | None = None)
         return Pictures(
             f"two photographs of scikit-learn (china, flower) in {len(crops)} pieces", crops, None, labelled=False
         )
-    trained = Trained(subject.model, subject.name, subject.labels, subject.input, subject.path)
-    data, _ = open_own(trained, None)
+    data, _ = open_own(subject, None)
     return of_data(subject, data)
 
 
-def of_source(subject: Subject, source: str) -> Pictures:
+def of_source(subject: Predictor, source: str) -> Pictures:
     """Images of data with or without labels."""
     try:
         data = open_any(source)
@@ -109,7 +107,7 @@ def of_folder(folder: str) -> Pictures:
     return halved(f"the images in {folder}", files, labelled=False)
 
 
-def of_data(subject: Subject, data: Data) -> Pictures:
+def of_data(subject: Predictor, data: Data) -> Pictures:
     """Images of labelled data; where the model does not know the classes, their labels are not used."""
     splits = {name: split for name, split in data.splits().items() if len(split)}
     name = next((name for name in ORDER if name in splits), None)
@@ -117,8 +115,7 @@ def of_data(subject: Subject, data: Data) -> Pictures:
         raise ValueError(f"{data.source} has no images; give others with --images.")
     measure, labelled = splits[name], subject.weights == "trained"  # others have numbers for labels, which any may have
     try:
-        trained = Trained(subject.model, subject.name, subject.labels, subject.input, Path())
-        measure = match_classes(measure, data, trained) if labelled else measure
+        measure = match_classes(measure, data, subject) if labelled else measure
     except ValueError:
         labelled = False
     words = {"val": "the validation images of", "test": "the test images of", "train": "images of"}

@@ -10,9 +10,10 @@ from typing import Any
 from torch import nn
 
 from ..runs.bundle import ABOUT, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
+from ..runs.predictor import Predictor
 from ..runs.runtime import need, open_runner
 from .calibration import Pictures, find_pictures
-from .model import Subject, open_subject
+from .model import open_exportable
 from .program import Axes
 from .quantise import Progress, Quantised, no_progress, quantise
 from .verify import TOLERANCE, Agreement, compare, refuse_disagreement
@@ -81,14 +82,14 @@ def export(
         1.0
     """
     refuse_kind(kind, int8, margin)
-    subject = open_subject(source, size)
+    subject = open_exportable(source, size)
     folder = Path(out) if out is not None else default_folder(subject, kind, int8)
     refuse_target(folder, force)
     pictures = find_pictures(subject, images)
     if int8 and pictures.calibrate is None:
         raise ValueError(f"--int8 needs images like those of the later use, not {pictures.what}; give --images.")
     with writing_bundle(folder) as part:
-        axes = write_model(subject.model, kind, part, subject.input.size)
+        axes = write_model(subject.model, kind, part, subject.preprocessing.size)
         bundle = to_bundle(subject, kind, axes, int8)
         agreements = check(subject, bundle, part, pictures)
         quantised = None
@@ -113,7 +114,7 @@ def refuse_kind(kind: str, int8: bool, margin: float) -> None:
         need(package, f"The format {kind}")
 
 
-def default_folder(subject: Subject, kind: str, int8: bool) -> Path:
+def default_folder(subject: Predictor, kind: str, int8: bool) -> Path:
     """Where a bundle goes unless somebody says otherwise."""
     suffix = f"{kind}-int8" if int8 else kind
     if subject.path is None:
@@ -140,14 +141,14 @@ def write_model(model: nn.Module, kind: str, folder: Path, size: tuple[int, int]
     return axes
 
 
-def to_bundle(subject: Subject, kind: str, axes: Axes, int8: bool) -> Bundle:
+def to_bundle(subject: Predictor, kind: str, axes: Axes, int8: bool) -> Bundle:
     """The description of what is exported."""
-    input = subject.input
+    input = subject.preprocessing
     return Bundle(
         kind=kind,
         model=subject.name,
         weights=subject.weights,
-        labels=subject.labels,
+        labels=subject.classes,
         size=input.size,
         crop=input.crop,
         mean=input.mean,
@@ -158,7 +159,7 @@ def to_bundle(subject: Subject, kind: str, axes: Axes, int8: bool) -> Bundle:
     )
 
 
-def check(subject: Subject, bundle: Bundle, folder: Path, pictures: Pictures) -> list[Agreement]:
+def check(subject: Predictor, bundle: Bundle, folder: Path, pictures: Pictures) -> list[Agreement]:
     """How near the written model is to PyTorch; too far is refused."""
     runner = open_runner(folder, bundle)
     found = compare(subject, runner, pictures.measure, any_batch=bundle.any_batch, any_size=bundle.any_size)
@@ -166,15 +167,15 @@ def check(subject: Subject, bundle: Bundle, folder: Path, pictures: Pictures) ->
     return found
 
 
-def shrink(file: Path, pictures: Pictures, subject: Subject, margin: float, progress: Progress) -> Quantised:
+def shrink(file: Path, pictures: Pictures, subject: Predictor, margin: float, progress: Progress) -> Quantised:
     """Put a model of 8 bits in the place of a float one."""
     small = file.with_name(f"small-{file.name}")
-    quantised = quantise(file, small, pictures, subject.input, margin=margin, progress=progress)
+    quantised = quantise(file, small, pictures, subject.preprocessing, margin=margin, progress=progress)
     small.replace(file)
     return quantised
 
 
-def check_runs(subject: Subject, bundle: Bundle, folder: Path, pictures: Pictures) -> None:
+def check_runs(subject: Predictor, bundle: Bundle, folder: Path, pictures: Pictures) -> None:
     """Run a model of 8 bits at all sizes; its answers were judged before, here they only have to be numbers."""
     runner = open_runner(folder, bundle)
     for one in compare(subject, runner, pictures.measure, any_batch=bundle.any_batch, any_size=bundle.any_size):

@@ -11,7 +11,7 @@ from ..data.dense.transforms import SceneInput
 from ..data.transforms import Input
 from ..runs.bundle import ABOUT, Bundle, read_bundle
 from ..runs.postprocess import postprocess
-from ..runs.predictor import Trained
+from ..runs.predictor import Predictor
 from ..runs.runtime import Runner, open_runner
 
 
@@ -41,7 +41,7 @@ class BundleModel(nn.Module):
         return [{name: torch.from_numpy(value) for name, value in one.items()} for one in found]
 
 
-def open_bundle(folder: str | Path) -> Trained:
+def open_bundle(folder: str | Path) -> Predictor:
     """A bundle with its classes and its preprocessing, to be used like a trained model.
 
     Raises:
@@ -54,5 +54,5 @@ def open_bundle(folder: str | Path) -> Trained:
     if bundle.fit is not None:
         fit = bundle.fit
         input = SceneInput(fit["min_size"], fit["max_size"], fit["stretch"], bundle.mean, bundle.std, divisor=1)
-    threshold = bundle.settings.get("threshold", 0.5)
-    return Trained(model.eval(), name, bundle.labels, input, Path(folder) / ABOUT, bundle.task, threshold)
+    path = Path(folder) / ABOUT
+    return Predictor(model.eval(), name, bundle.task, bundle.labels, input, path, bundle.weights, dict(bundle.settings))

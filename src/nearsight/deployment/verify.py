@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ..data.loader import EvalImages
 from ..data.samples import BadImage, Split
 from ..data.transforms import Input
+from ..runs.predictor import Predictor
 from ..runs.runtime import Runner
 from .calibration import sample
-from .model import Subject
 
 MOST = 32  # images at each size
 BATCH = 8
@@ -60,7 +60,7 @@ def sizes_to_try(size: tuple[int, int], any_size: bool) -> list[tuple[int, int]]
     return [size, *(others if any_size else [])]
 
 
-def compare(subject: Subject, runner: Runner, split: Split, *, any_batch: bool, any_size: bool) -> list[Agreement]:
+def compare(subject: Predictor, runner: Runner, split: Split, *, any_batch: bool, any_size: bool) -> list[Agreement]:
     """The agreement of an exported model with PyTorch at each size.
 
     Args:
@@ -70,13 +70,13 @@ def compare(subject: Subject, runner: Runner, split: Split, *, any_batch: bool, 
         any_batch: Whether the exported model takes several images at once; the first is shown alone in any case.
         any_size: Whether it takes other sizes than its own.
     """
-    sizes = sizes_to_try(subject.input.size, any_size)
+    sizes = sizes_to_try(subject.preprocessing.size, any_size)
     return [compare_at(subject, runner, split, size, BATCH if any_batch else 1) for size in sizes]
 
 
-def compare_at(subject: Subject, runner: Runner, split: Split, size: tuple[int, int], batch: int) -> Agreement:
+def compare_at(subject: Predictor, runner: Runner, split: Split, size: tuple[int, int], batch: int) -> Agreement:
     """The agreement at one size."""
-    input = replace(subject.input, size=size)
+    input = replace(subject.preprocessing, size=size)
     mine, theirs = [], []
     for group in batches(sample(split, MOST), input, batch, alone=True):
         theirs.append(answer(subject, group.images))
@@ -100,7 +100,7 @@ def measure(size: tuple[int, int], mine: NDArray[np.float32], theirs: NDArray[np
 
 
 @torch.inference_mode()
-def answer(subject: Subject, images: NDArray[np.float32]) -> NDArray[np.float32]:
+def answer(subject: Predictor, images: NDArray[np.float32]) -> NDArray[np.float32]:
     """PyTorch's logits `[B, classes]`."""
     return subject.model(torch.from_numpy(images)).float().numpy()
 

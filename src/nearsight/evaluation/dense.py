@@ -14,7 +14,7 @@ from ..data.dense.loader import scene_eval_loader
 from ..data.loader import default_workers
 from ..data.samples import Data, Split
 from ..runs.eval_data import choose_split, open_own
-from ..runs.predictor import Trained, open_trained
+from ..runs.predictor import Predictor, load_trained
 from ..tasks.dense import add_objects, find_objects, find_regions
 from ..tasks.detection_metrics import ObjectFigures, ObjectTally
 from ..tasks.segmentation_metrics import RegionFigures, confuse, mean_overlap, measure_regions
@@ -45,7 +45,7 @@ class SceneEvaluation:
         counts: Pixels by true class and answer in each group of images `[GROUPS, C, C]`; None for a detector.
     """
 
-    trained: Trained
+    trained: Predictor
     source: str
     own: bool
     split: str
@@ -70,7 +70,7 @@ class SceneEvaluation:
     def default_folder(self) -> Path:
         """Where the report goes unless another folder is given; other data don't overwrite the run's own."""
         name = "" if self.own else f"{Path(self.source.partition('?')[0]).stem or 'data'}-"
-        return self.trained.path.parent / f"eval-{name}{self.split}"
+        return self.trained.folder / f"eval-{name}{self.split}"
 
     def scores_without(self) -> list[float]:
         """The score without each of some groups of images in turn."""
@@ -89,7 +89,7 @@ class SceneEvaluation:
 
 
 def evaluate_scenes(
-    run: str | Path | Trained,
+    run: str | Path | Predictor,
     data: str | os.PathLike[str] | None = None,
     *,
     split: str | None = None,
@@ -101,7 +101,7 @@ def evaluate_scenes(
     """Evaluate a run that detects or segments, on its own data or on others with the same class names.
 
     Args:
-        run: Folder of a finished run, its weights, or what `open_trained` returned.
+        run: Folder of a finished run, its weights, or what `load_trained` returned.
         data: Other data; None takes the run's own, split as they were for the training.
         split: `test`, `val` or `train`; None takes the first of these that there is.
         batch: Images at a time.
@@ -112,7 +112,7 @@ def evaluate_scenes(
     Raises:
         ValueError: There is no finished model or no such split, or the data have other classes or another task.
     """
-    trained = run if isinstance(run, Trained) else open_trained(run)
+    trained = run if isinstance(run, Predictor) else load_trained(run)
     place = pick_device(device)
     opened, own = open_own(trained, data)
     check_alike(opened, trained)
@@ -126,12 +126,12 @@ def evaluate_scenes(
     tally = ObjectTally(len(trained.classes))
     overlap: dict[int, tuple[float, int]] = {}
     counts = np.zeros((GROUPS, len(trained.classes), len(trained.classes)), dtype=np.int64)
-    for group in progress(scene_eval_loader(images, trained.input, batch, workers)):
+    for group in progress(scene_eval_loader(images, trained.preprocessing, batch, workers)):
         bad |= group.bad
         if trained.task == "detect":
-            add_objects(tally, find_objects(model, group, trained.input, place), group)
+            add_objects(tally, find_objects(model, group, trained.preprocessing, place), group)
             continue
-        answers = find_regions(model, group, trained.input, place)
+        answers = find_regions(model, group, trained.preprocessing, place)
         for number, answer, truth in zip(group.indices.tolist(), answers, group.targets, strict=True):
             seen = confuse(answer, np.asarray(truth), len(trained.classes))
             counts[len(overlap) % GROUPS] += seen
@@ -143,7 +143,7 @@ def evaluate_scenes(
 
 
 def judge_regions(
-    trained: Trained, overlap: dict[int, tuple[float, int]], counts: NDArray[np.int64], shared: dict[str, Any]
+    trained: Predictor, overlap: dict[int, tuple[float, int]], counts: NDArray[np.int64], shared: dict[str, Any]
 ) -> SceneEvaluation:
     """The evaluation of a segmenter, from the mean overlap and the content of each image."""
     return SceneEvaluation(
@@ -160,7 +160,7 @@ def judge_regions(
     )
 
 
-def judge_objects(trained: Trained, tally: ObjectTally, shared: dict[str, Any]) -> SceneEvaluation:
+def judge_objects(trained: Predictor, tally: ObjectTally, shared: dict[str, Any]) -> SceneEvaluation:
     """The evaluation of a detector."""
     kinds = ("boxes", "masks") if getattr(trained.model, "masks", False) else ("boxes",)
     figures = {kind: tally.figures(kind) for kind in kinds}
@@ -179,12 +179,10 @@ def judge_objects(trained: Trained, tally: ObjectTally, shared: dict[str, Any]) 
     )
 
 
-def check_alike(data: Data, trained: Trained) -> None:
+def check_alike(data: Data, trained: Predictor) -> None:
     """Refuse data of another task, or with classes that are not the model's."""
     if data.task != trained.task:
-        raise ValueError(
-            f"{data.source} is annotated to {data.task}; {trained.path.parent} was trained to {trained.task}."
-        )
+        raise ValueError(f"{data.source} is annotated to {data.task}; {trained.folder} was trained to {trained.task}.")
     if data.classes != trained.classes:
         raise ValueError(
             f"{data.source} has the classes {', '.join(data.classes)}; the model's are {', '.join(trained.classes)}, "

@@ -19,7 +19,7 @@ from ..data.dense.loader import Collate, EvalScenes, read_scene
 from ..data.instances import Instances, decode_masks
 from ..data.samples import Split
 from ..plots.overlays import draw_objects, draw_regions, side_by_side
-from ..runs.predictor import Trained
+from ..runs.predictor import Predictor
 from ..tasks.dense import find_objects, find_regions
 from .dense import SceneEvaluation
 from .table import SEEN, titled
@@ -154,12 +154,12 @@ def draw_answer(image: Image.Image, found: dict[str, Any], classes: tuple[str, .
     return draw_objects(image, found["boxes"][kept], found["labels"][kept], classes, found["scores"][kept], masks)
 
 
-def answer_again(trained: Trained, split: Split, index: int) -> Any:
+def answer_again(trained: Predictor, split: Split, index: int) -> Any:
     """What a model finds in one image of a split: objects, or the class of every pixel."""
-    batch = Collate(trained.input.divisor, training=False)([EvalScenes(split, trained.input)[index]])
+    batch = Collate(trained.preprocessing.divisor, training=False)([EvalScenes(split, trained.preprocessing)[index]])
     device = next(trained.model.parameters()).device
     find: Any = find_objects if trained.task == "detect" else find_regions
-    return find(trained.model, batch, trained.input, device)[0]
+    return find(trained.model, batch, trained.preprocessing, device)[0]
 
 
 def scene_table(evaluation: SceneEvaluation) -> RenderableType:

@@ -11,7 +11,7 @@ from ..data.samples import Split
 from ..deployment.module import open_bundle
 from ..runs.bundle import is_bundle
 from ..runs.eval_data import choose_split, match_classes, open_own
-from ..runs.predictor import open_classifier
+from ..runs.predictor import load_trained
 from .metrics import Metrics, measure
 from .predictions import Predictions, Progress, pick_device, predict_split
 
@@ -85,7 +85,7 @@ def evaluate(
         >>> found.split, found.metrics.images, found.metrics.top1.high < 0.5
         ('test', 359, True)
     """
-    trained = open_bundle(run) if is_bundle(run) else open_classifier(run)
+    trained = open_bundle(run) if is_bundle(run) else load_trained(run, "classify")
     place = pick_device(device)
     opened, own = open_own(trained, data)
     name, images = choose_split(opened, split)
@@ -97,7 +97,7 @@ def evaluate(
     found = predict_split(trained, images, batch=batch, workers=workers, device=place, progress=progress)
     return Evaluation(
         model=trained.name,
-        path=trained.path,
+        path=trained.path or Path(trained.name),
         source=opened.source,
         own=own,
         split=name,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..data.loader import Batch, eval_loader
 from ..data.samples import Split
 from ..data.transforms import Input
-from ..runs.predictor import Trained
+from ..runs.predictor import Predictor, pick_device
 
 Progress = Callable[[Iterable[Batch]], Iterable[Batch]]
 
@@ -40,7 +40,7 @@ class Predictions:
 
 
 def predict_split(
-    trained: Trained,
+    trained: Predictor,
     split: Split,
     *,
     batch: int = 64,
@@ -67,7 +67,7 @@ def predict_split(
         >>> from nearsight.tasks.build import build
         >>> from nearsight.config.recipe import ModelChoice
         >>> data, built = open_data("digits"), build(ModelChoice(name="localvit_nano"), classes=10)
-        >>> trained = Trained(built.model.eval(), built.name, data.classes, built.input, path=None)
+        >>> trained = Predictor(built.model.eval(), built.name, "classify", data.classes, built.input, None)
         >>> predict_split(trained, Subset(data.test, range(3))).probabilities.shape
         (3, 10)
     """
@@ -75,10 +75,10 @@ def predict_split(
     model = trained.model.to(place)
     logits, labels, indices = [], [], []
     bad: dict[str, str] = {}
-    for group in progress(eval_loader(split, trained.input, batch, workers)):
+    for group in progress(eval_loader(split, trained.preprocessing, batch, workers)):
         bad |= group.bad
         if len(group.labels):
-            logits.append(answer(model, trained.input, group.images, place))
+            logits.append(answer(model, trained.preprocessing, group.images, place))
             labels.append(group.labels.numpy())
             indices.append(group.indices.numpy())
     if not logits:
@@ -99,27 +99,3 @@ def answer(model: nn.Module, input: Input, images: Tensor, device: torch.device)
     """Logits `[B, classes]` for images as bytes `[B, 3, H, W]`."""
     shown = images.to(device, non_blocking=True).float() / 255
     return model(input.normalise(shown)).float().cpu().numpy()
-
-
-def pick_device(wanted: torch.device | str | None = None) -> torch.device:
-    """The device of that name, or the best that there is.
-
-    Raises:
-        ValueError: There is no such device.
-
-    Example:
-        >>> pick_device("cpu")
-        device(type='cpu')
-    """
-    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if wanted is None:
-        return torch.device(next(name for name, there in present.items() if there))
-    here = ", ".join(name for name, there in present.items() if there)
-    try:
-        device = torch.device(wanted)
-    except RuntimeError:
-        raise ValueError(f"{wanted!r} is no device; this machine has: {here}.") from None
-    count = torch.cuda.device_count() if device.type == "cuda" else 1
-    if not present.get(device.type) or (device.index or 0) >= count:
-        raise ValueError(f"There is no device {wanted} here; this machine has: {here}.")
-    return device

@@ -64,7 +64,7 @@ def curves(
     Returns:
         Sureness after 0, 1, ... `steps` of them: `[steps + 1]` each.
     """
-    image = view.normalised(opened.input)
+    image = view.normalised(opened.preprocessing)
     first = order(values, steps, random)  # the step in which each pixel goes
     after = torch.from_numpy(first)[None, None]
     shares = torch.arange(steps + 1)[:, None, None, None]
@@ -171,7 +171,7 @@ def annotated_images(known: AnnotatedData, opened: Opened, indices: Iterable[int
             target = known.split.target(index)
         except BadImage:
             continue
-        view = view_of(image, opened.input)
+        view = view_of(image, opened.preprocessing)
         places = {
             known.numbers[kind]: mask_in_view(mask, view)
             for kind, mask in class_masks(target, image).items()
@@ -333,7 +333,7 @@ def fitting(opened: Opened, methods: Sequence[str] | None) -> list[str]:
 
 def cases_of(opened: Opened, image: AnnotatedImage, methods: Sequence[str], random: np.random.Generator) -> list[Case]:
     """The classes that the model finds in an image and that are there, with their maps."""
-    seen = capture(opened.model, image.view.normalised(opened.input))
+    seen = capture(opened.model, image.view.normalised(opened.preprocessing))
     if opened.task == "classify":
         number = int(seen.output[0].argmax())
         if number not in image.places:

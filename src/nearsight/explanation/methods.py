@@ -55,7 +55,7 @@ class Explanation:
 
 def explain_attention(opened: Opened, view: View, wishes: Wishes) -> Explanation:
     """Attention of chosen tokens in a layer."""
-    found = attention(opened.model, view.normalised(opened.input), layer=wishes.layer, at=wishes.at or None)
+    found = attention(opened.model, view.normalised(opened.preprocessing), layer=wishes.layer, at=wishes.at or None)
     maps = found.maps(wishes.head)
     return Explanation(draw_maps(maps, view.picture, title=opened.name, note=opened.note), maps.arrays())
 
@@ -64,7 +64,7 @@ def explain_rollout(opened: Opened, view: View, wishes: Wishes) -> Explanation:
     """Roll-out of attention through all layers."""
     maps = rollout(
         opened.model,
-        view.normalised(opened.input),
+        view.normalised(opened.preprocessing),
         layer=-1 if wishes.layer is None else wishes.layer,
         at=wishes.at or None,
         fusion=wishes.fusion,
@@ -94,7 +94,7 @@ def dense_row(opened: Opened, view: View, wishes: Wishes) -> DenseRow:
             f"{opened.name} classifies images, and dense roll-out needs regions or boxes that a model predicts; give "
             "the run of a segmenter or detector."
         )
-    seen = capture(opened.model, view.normalised(opened.input))
+    seen = capture(opened.model, view.normalised(opened.preprocessing))
     found = predicted_targets(seen.output, 0, view.size, sure=opened.threshold, only=wishes.classes or None)
     if not found.numbers:
         asked = "any class" if not wishes.classes else ", ".join(map(opened.class_name, wishes.classes))
@@ -117,7 +117,7 @@ def dense_row(opened: Opened, view: View, wishes: Wishes) -> DenseRow:
 
 def explain_global_tokens(opened: Opened, view: View, wishes: Wishes) -> Explanation:
     """What LightViT's global tokens gather, and who reads them."""
-    found = global_tokens(opened.model, view.normalised(opened.input), layer=wishes.layer, head=wishes.head)
+    found = global_tokens(opened.model, view.normalised(opened.preprocessing), layer=wishes.layer, head=wishes.head)
     arrays = {"aggregate": found.aggregate.raw["heads"], "broadcast": found.broadcast.raw["heads"]}
     return Explanation(draw_global_tokens(found, view.picture, note=opened.note), arrays)
 
@@ -125,7 +125,7 @@ def explain_global_tokens(opened: Opened, view: View, wishes: Wishes) -> Explana
 def explain_sampling(opened: Opened, view: View, wishes: Wishes) -> Explanation:
     """Where LIT's deformable merges sample."""
     places: Sequence[Place] = wishes.at or spread_places(view.size)
-    found = sampling_points(opened.model, view.normalised(opened.input), at=places)
+    found = sampling_points(opened.model, view.normalised(opened.preprocessing), at=places)
     return Explanation(draw_sampling(found, view.picture, note=opened.note), found.arrays())
 
 
@@ -138,7 +138,7 @@ def spread_places(size: tuple[int, int]) -> list[Place]:
 def explain_kernels(opened: Opened, view: View, wishes: Wishes) -> Explanation:
     """Kernels at places."""
     places = wishes.at or tuple(spread_places(view.size)[:3])
-    found = kernels(opened.model, view.normalised(opened.input), layer=wishes.layer, at=places)
+    found = kernels(opened.model, view.normalised(opened.preprocessing), layer=wishes.layer, at=places)
     return Explanation(draw_kernels(found, view.picture, note=opened.note), found.arrays())
 
 
@@ -147,14 +147,14 @@ def explain_field(opened: Opened, view: View, wishes: Wishes) -> Explanation:
     if len(wishes.at) > 1:
         raise ValueError("The receptive field is that of one place; give --at once.")
     layer = -1 if wishes.layer is None else wishes.layer
-    images = view.normalised(opened.input)
+    images = view.normalised(opened.preprocessing)
     maps = receptive_field(opened.model, images, layer=layer, at=wishes.at[0] if wishes.at else None)
     return Explanation(draw_maps(maps, view.picture, title=opened.name, note=opened.note), maps.arrays())
 
 
 def explain_cam(opened: Opened, view: View, wishes: Wishes) -> Explanation:
     """Grad-CAM."""
-    images = view.normalised(opened.input)
+    images = view.normalised(opened.preprocessing)
     maps = grad_cam(opened.model, images, classes=wishes.classes[:1] or None, layer=wishes.layer)
     name = opened.class_name(int(maps.raw["classes"][0]))
     title = f"{opened.name}, {name}"

@@ -1,6 +1,5 @@
 """The data to try a trained model with: those that it was trained on, split as they were, or others of its classes."""
 
-import json
 import os
 
 import numpy as np
@@ -9,7 +8,8 @@ from numpy.typing import NDArray
 from ..data.labels import shorten
 from ..data.open import open_again, open_any
 from ..data.samples import Data, Split, Subset
-from .predictor import Trained
+from .predictor import Predictor
+from .run import read_record
 
 PREFERRED = ("test", "val", "train")
 
@@ -22,15 +22,15 @@ class Renumbered(Subset):
         self.labels = numbers[whole.labels]
 
 
-def open_own(trained: Trained, source: str | os.PathLike[str] | None) -> tuple[Data, bool]:
+def open_own(trained: Predictor, source: str | os.PathLike[str] | None) -> tuple[Data, bool]:
     """The data to evaluate with, and whether they are the run's own; these get the run's split."""
-    file = trained.path.with_name("data.json")
+    file = trained.folder / "data.json"
     if source is None and not file.is_file():
         raise ValueError(
-            f"{trained.path.parent} has no record of its data (data.json); name the data: "
+            f"{trained.folder} has no record of its data (data.json); name the data: "
             f"`nearsight eval {trained.path} DATA`."
         )
-    record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    record = read_record(file, ("source",)) if file.is_file() else None
     if record is not None and (source is None or is_same(record["source"], os.fspath(source))):
         return open_again(record), True
     assert source is not None
@@ -58,7 +58,7 @@ def choose_split(data: Data, wanted: str | None) -> tuple[str, Split]:
     return name, splits[name]
 
 
-def match_classes(split: Split, data: Data, trained: Trained) -> Split:
+def match_classes(split: Split, data: Data, trained: Predictor) -> Split:
     """The split with the model's class numbers, found by the classes' names."""
     if data.classes == trained.classes:
         return split

@@ -1,101 +1,381 @@
-"""Trained models: what a run leaves behind, opened again with all that is needed to use it."""
+"""The one class of opened models: of a run, a weight file, a bundle, or a name. A bundle is used without torch."""
 
+import os
 import shlex
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from ..checkpoints.format import load_converted, name_in, read_description, save_model
-from ..checkpoints.timm import load_foreign, save_foreign
-from ..data.transforms import Input
+from ..data.samples import Split
+from ..tasks.predictions import Classification, Detection, Prediction, Segmentation
+from .bundle import Bundle, is_bundle, read_bundle
+from .images import GivenImages, gather
+from .runtime import open_runner, predict_with_bundle
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
     from ..tasks.build import Built
+
+Progress = Callable[[Any], Any]
+
+IMAGENET = 1000  # classes of a model that is opened by its name
+BATCH = {"classify": 64}  # images at a time; detectors and segmenters take larger ones
+DENSE_BATCH = 8
+WEIGHTS = {"trained": "trained by Nearsight", "converted": "from a converted file", "random": "random, not trained"}
+RANDOM = "Random weights: this model has not learned anything yet."
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A trained model with its classes.
+class Predictor:
+    """A model with all that is needed to use it.
 
     Attributes:
         model: In evaluation mode; takes images `[B, 3, H, W]`. A classifier returns `[B, len(classes)]`, a detector or
-            segmenter what `nearsight.heads.DenseModel` says.
+            segmenter what `nearsight.heads.DenseModel` says. Of a bundle what its runtime opened.
         name: Its name.
-        classes: Names of the classes, by number.
-        input: What the model wants to be fed.
-        path: File of the weights.
         task: `classify`, `detect` or `segment`.
-        threshold: Score from which on an object counts as found: best on the validation images.
+        classes: Names of the classes by number; the numbers themselves where there are no names.
+        preprocessing: How images are shown to the model; of a bundle its description.
+        path: File of the weights, or folder of the bundle; None for a model by its name.
+        weights: Where the weights come from: `trained`, `converted` or `random`.
+        settings: What else the training found out, such as the `threshold` of a detector's scores.
+
+    Example:
+        >>> import numpy as np
+        >>> predictor = load("deit_nano", seed=1)
+        >>> predictor.task, predictor.weights, predictor.preprocessing.size, len(predictor.classes)
+        ('classify', 'random', (32, 32), 1000)
+        >>> (found,) = predictor.predict(np.zeros((40, 30, 3), dtype=np.uint8))
+        >>> found.image, found.probabilities.shape
+        ('image 0', (1000,))
     """
 
-    model: nn.Module
+    model: Any
     name: str
+    task: str
     classes: tuple[str, ...]
-    input: Any  # Input, or SceneInput of a detector or segmenter
-    path: Path
-    task: str = "classify"
-    threshold: float = 0.5
+    preprocessing: Any
+    path: Path | None
+    weights: str = "trained"
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def input(self) -> Any:
+        """The preprocessing, by its former name."""
+        return self.preprocessing
+
+    @property
+    def learned(self) -> bool:
+        """Whether the weights are learned."""
+        return self.weights != "random"
+
+    @property
+    def note(self) -> str:
+        """A warning for figures."""
+        return "" if self.learned else RANDOM
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run or bundle, where what belongs to it lies; the present one for a model by its name."""
+        return Path() if self.path is None else self.path if self.path.is_dir() else self.path.parent
+
+    @property
+    def threshold(self) -> float:
+        """Score from which on an object counts as found: best on the validation images."""
+        return self.settings.get("threshold", 0.5)
+
+    def class_name(self, number: int) -> str:
+        """The name of a class, or its number where there are no names."""
+        named = self.weights == "trained" and number < len(self.classes)
+        return self.classes[number] if named else f"class {number}"
+
+    def class_number(self, given: str) -> int:
+        """The number of a class that was given by name or number."""
+        if given in self.classes:
+            return self.classes.index(given)
+        if given.isdigit() and int(given) < len(self.classes):
+            return int(given)
+        named = self.weights == "trained"
+        known = f" ({', '.join(self.classes[:8])}{', ...' if len(self.classes) > 8 else ''})" if named else ""
+        raise ValueError(
+            f"There is no class {given!r}; give a name{known} or a number from 0 to {len(self.classes) - 1}."
+        )
+
+    def predict(
+        self,
+        images: Any,
+        *,
+        top: int = 5,
+        min_score: float | None = None,
+        batch: int | None = None,
+        workers: int | None = None,
+        device: "torch.device | str | None" = None,
+        progress: Progress = iter,
+    ) -> Iterator[Prediction]:
+        """Say what is in images, one after the other, in constant memory.
+
+        Args:
+            images: An image or any number of them, also as a stream: paths of files, of folders whose images at any
+                depth are meant, bytes of a file, Pillow images, arrays `[H, W]`, `[H, W, 3]` or `[B, H, W, 3]`, tensors
+                `[3, H, W]` or `[B, 3, H, W]`; numbers are bytes, or fractions from 0 to 1.
+            top: Of a classifier: how many classes text and tables name.
+            min_score: Of a detector: score that an object needs; None takes what was best in the training.
+            batch: Images at a time; None takes 64, of a detector or segmenter 8.
+            workers: Processes (for a bundle: threads) that read files; None follows the machine.
+            device: Where to compute; None takes a GPU if there is one. Bundles run on the CPU.
+            progress: Wraps the batches, to show how far the work is.
+
+        Returns:
+            A prediction of each image in the order of the images; of one that can't be read its problem.
+
+        Raises:
+            ValueError: Before any work: there is no such file, or no image in a folder.
+        """
+        if top < 1:
+            raise ValueError(f"{top} answers were asked for; ask for at least 1.")
+        if batch is not None and batch < 1:
+            raise ValueError(f"A batch of {batch} images was asked for; it takes at least 1.")
+        given = gather(images)
+        size = batch or BATCH.get(self.task, DENSE_BATCH)
+        least = self.threshold if min_score is None else min_score
+        if isinstance(self.preprocessing, Bundle):
+            if str(device or "cpu") != "cpu":
+                raise ValueError(f"{self.path} is a bundle, which runs on the CPU; leave --device {device} out.")
+            found = predict_with_bundle(self.model, self.preprocessing, given, size, workers, progress)
+        else:
+            found = self._predict_with_torch(given, size, workers, device, progress)
+        return (finish(prediction, top, least) for prediction in found)
+
+    def _predict_with_torch(
+        self, given: Any, batch: int, workers: int | None, device: "torch.device | str | None", progress: Progress
+    ) -> Iterator[Prediction]:
+        """The predictions of a PyTorch model; of files all batches come from one loader."""
+        from ..data.loader import default_workers
+
+        where = pick_device(device)
+        model = self.model.to(where)
+        if isinstance(given, Split):
+            if workers is None:
+                workers = default_workers("folder", where) if len(given) > batch else 0
+            return self._predict_split(model, given, batch, progress(self._loader(given, batch, workers)), where)
+        chunks = iter(lambda: list(islice(given, batch)), [])
+        return (
+            prediction
+            for chunk in progress(map(GivenImages, chunks))
+            for prediction in self._predict_split(model, chunk, batch, self._loader(chunk, batch, 0), where)
+        )
+
+    def _loader(self, split: Split, batch: int, workers: int) -> Any:
+        from ..data.dense.loader import Collate, make_scene_loader
+        from ..data.loader import eval_loader
+        from .images import ShownImages
+
+        if self.task == "classify":
+            return eval_loader(split, self.preprocessing, batch, workers)
+        collate = Collate(self.preprocessing.divisor, training=False)
+        shown: Any = ShownImages(split, self.preprocessing)
+        return make_scene_loader(shown, workers, collate, batch_size=batch, sampler=range(len(split)))
+
+    def _predict_split(
+        self, model: "nn.Module", split: Split, batch: int, batches: Any, device: "torch.device"
+    ) -> Iterator[Prediction]:
+        for number, group in enumerate(batches):
+            found = dict(zip(group.indices.tolist(), self._predict_batch(model, group, device), strict=True))
+            for index in range(number * batch, min((number + 1) * batch, len(split))):
+                name = split.name(index)
+                if index in found:
+                    yield replace(found[index], image=name)
+                else:
+                    yield Prediction(image=name, problem=group.bad[name])
+
+    def _predict_batch(self, model: "nn.Module", group: Any, device: "torch.device") -> list[Prediction]:
+        import torch
+
+        from ..tasks.dense import find_objects, find_regions
+
+        if not len(group.indices):
+            return []
+        if self.task == "classify":
+            with torch.inference_mode():
+                shown = group.images.to(device, non_blocking=True).float() / 255
+                logits = model(self.preprocessing.normalise(shown)).double().softmax(dim=1).cpu().numpy()
+            return [Classification(image="", probabilities=row, classes=self.classes) for row in logits]
+        sizes = [tuple(size) for size in group.originals.tolist()]
+        find: Any = find_objects if self.task == "detect" else find_regions
+        rows = zip(find(model, group, self.preprocessing, device), sizes, strict=True)
+        if self.task == "segment":
+            return [Segmentation(image="", size=size, labels=labels, classes=self.classes) for labels, size in rows]
+        return [
+            Detection(
+                image="",
+                size=size,
+                boxes=found["boxes"],
+                labels=found["labels"],
+                scores=found["scores"],
+                rles=tuple(found["rles"]) if "rles" in found else None,
+                classes=self.classes,
+            )
+            for found, size in rows
+        ]
 
 
-def load(path: str | Path) -> nn.Module:
-    """Open the model of a run's folder, or a weight file that Nearsight wrote.
+def finish(prediction: Prediction, top: int, min_score: float) -> Prediction:
+    """The prediction with as many classes, or as sure objects, as were asked for."""
+    if isinstance(prediction, Classification):
+        return replace(prediction, listed=min(top, len(prediction.classes)))
+    return prediction.at(min_score) if isinstance(prediction, Detection) else prediction
+
+
+def load(
+    source: "str | os.PathLike[str] | Predictor",
+    *,
+    device: "torch.device | str | None" = None,
+    img_size: int | None = None,
+    seed: int = 0,
+) -> Predictor:
+    """Open the model of a run, a weight file, a bundle, or a model by its name.
 
     Args:
-        path: Folder of a run, or a `.safetensors` file with its JSON file beside it.
+        source: Folder of a run or of a bundle, a `.safetensors` file with its JSON file beside it, or the name of a
+            model, ours or timm's, which gets random weights.
+        device: Where the model is to stand; None leaves it on the CPU.
+        img_size: Side of the images in pixels; None takes the model's own.
+        seed: Of random weights.
 
-    Returns:
-        A model in evaluation mode that takes images `[B, C, H, W]`.
+    Raises:
+        ValueError: There is no such model, or it can't be opened.
 
     Example:
         >>> import nearsight, tempfile
-        >>> from nearsight.checkpoints.format import save_model
-        >>> file = Path(tempfile.mkdtemp()) / "model.safetensors"
-        >>> path = save_model(nearsight.create_model("lit_nano", num_classes=3), file)
-        >>> load(path).num_classes
-        3
+        >>> model = nearsight.create_model("lit_nano", num_classes=3)
+        >>> file = nearsight.save(model, tempfile.mkdtemp() + "/model.safetensors")
+        >>> load(file).model.num_classes, load(file).classes
+        (3, ('0', '1', '2'))
     """
-    file = model_file(path)
-    description = read_description(file)
-    if description.get("dense") is not None:
-        from ..heads.saved import load_dense
+    if isinstance(source, Predictor):
+        predictor = source
+    elif not is_path(source):
+        predictor = load_by_name(os.fspath(source), img_size, seed)
+    elif is_bundle(path := Path(source).expanduser()):
+        if img_size is not None:
+            raise ValueError(f"{path} is a bundle, which has its image size; leave {img_size} pixels out.")
+        bundle = read_bundle(path)
+        runner, settings = open_runner(path, bundle), dict(bundle.settings)
+        predictor = Predictor(runner, bundle.model, bundle.task, bundle.labels, bundle, path, bundle.weights, settings)
+    else:
+        predictor = load_weights(model_file(path), img_size)
+    if device is not None and not isinstance(predictor.preprocessing, Bundle):
+        predictor.model.to(pick_device(device))
+    return predictor
 
+
+def is_path(source: str | os.PathLike[str]) -> bool:
+    """Whether a source means a file or folder, not the name of a model.
+
+    Example:
+        >>> [is_path(text) for text in ("lit_nano", "timm/resnet18", "runs/flowers", "a.safetensors", "./lit_nano")]
+        [False, False, True, True, True]
+    """
+    text = os.fspath(source)
+    if not isinstance(source, str) or os.path.exists(text) or text.endswith(".safetensors"):
+        return True
+    return text.startswith((".", "~")) or (("/" in text or os.sep in text) and not text.startswith("timm/"))
+
+
+def load_by_name(name: str, img_size: int | None, seed: int) -> Predictor:
+    """A model of ours or of timm with random weights, which follow from the seed alone."""
+    import torch
+
+    from ..config.recipe import ModelChoice
+    from ..tasks.build import build
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return of_built(build(ModelChoice(name=name, img_size=img_size), IMAGENET))
+
+
+def of_built(built: "Built") -> Predictor:
+    """A classifier that was just built, with random weights and numbers for classes."""
+    numbers = numbered(getattr(built.model, "num_classes", 0))
+    return Predictor(built.model.eval(), built.name, "classify", numbers, built.input, None, "random")
+
+
+def numbered(count: int) -> tuple[str, ...]:
+    """Class numbers in place of names."""
+    return tuple(map(str, range(count)))
+
+
+def load_weights(file: Path, img_size: int | None = None) -> Predictor:
+    """The model of a weight file, with its classes where it was trained by Nearsight."""
+    from ..checkpoints.format import name_in, read_description
+    from ..data.dense.transforms import SceneInput
+    from ..data.transforms import Input
+    from ..tasks.build import input_of
+
+    description = read_description(file)
+    model = read_model(file, description, img_size)
+    name = name_in(description) or "model"
+    about = description.get("trained")
+    if not about:
+        numbers = numbered(description["num_classes"])
+        return Predictor(model, name, "classify", numbers, input_of(model, img_size), file, "converted")
+    shown: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in about["input"].items()}
+    kind: Any = Input if about["task"] == "classify" else SceneInput
+    preprocessing = kind(**shown)
+    if img_size is not None and about["task"] == "classify":
+        preprocessing = replace(preprocessing, size=(img_size, img_size))
+    settings = {key: value for key, value in about.items() if key not in ("task", "classes", "input")}
+    return Predictor(model, name, about["task"], tuple(about["classes"]), preprocessing, file, "trained", settings)
+
+
+def read_model(file: Path, description: dict[str, Any], img_size: int | None = None) -> "nn.Module":
+    """The model of a weight file in evaluation mode."""
+    from ..checkpoints.format import load_converted
+    from ..checkpoints.timm import load_foreign
+    from ..heads.saved import load_dense
+
+    if description.get("dense") is not None:
         return load_dense(file)
     if description.get("timm") is not None:
         return load_foreign(file)
-    return load_converted(file)
+    return load_converted(file, img_size=img_size)
 
 
-def open_trained(path: str | Path) -> Trained:
-    """Open a run's model with its classes; weights without classes are refused."""
-    file = model_file(path)
-    description = read_description(file)
-    about = description.get("trained")
-    if not about:
-        raise ValueError(f"{file} was not trained by Nearsight and has no class names; give the folder of a run.")
-    shown: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in about["input"].items()}
-    name = name_in(description) or "model"
-    classes, task = tuple(about["classes"]), about["task"]
-    if task == "classify":
-        return Trained(load(file), name, classes, Input(**shown), file)
-    from ..data.dense.transforms import SceneInput
-
-    return Trained(load(file), name, classes, SceneInput(**shown), file, task, about.get("threshold", 0.5))
+def load_module(source: str | os.PathLike[str] | Predictor, seed: int = 0) -> Predictor:
+    """A model of PyTorch; bundles are refused."""
+    if not isinstance(source, Predictor) and is_bundle(source):
+        raise ValueError(f"{source} is a bundle already; give the folder of a run, a weight file or a model's name.")
+    return load(source, seed=seed)
 
 
-def open_classifier(path: str | Path) -> Trained:
-    """Open a run's model with its classes; one that detects or segments is refused."""
-    trained = open_trained(path)
-    if trained.task != "classify":
-        raise ValueError(f"{trained.path.parent} was trained to {trained.task}; this takes a model that classifies.")
-    return trained
+def load_trained(source: str | os.PathLike[str] | Predictor, task: str | None = None) -> Predictor:
+    """A model with names of its classes; weights without such, and a model of another task, are refused."""
+    predictor = load(source) if isinstance(source, Predictor) else load(Path(source))
+    if predictor.weights != "trained":
+        raise ValueError(
+            f"{predictor.path or predictor.name} was not trained by Nearsight and has no class names; give the folder "
+            "of a run."
+        )
+    if task is not None and predictor.task != task:
+        place = predictor.path.parent if predictor.path else predictor.name
+        raise ValueError(f"{place} was trained to {predictor.task}; this takes a model that {VERBS[task]}.")
+    return predictor
+
+
+VERBS = {"classify": "classifies", "detect": "detects", "segment": "segments"}
 
 
 def save_trained(
     built: "Built", task: str, classes: tuple[str, ...], path: Path, threshold: float | None = None
 ) -> Path:
-    """Write a model with its task, its classes, what it wants to be fed, and the threshold of a detector."""
+    """Write a model with its task, its classes, its preprocessing, and the threshold of a detector."""
+    from ..checkpoints.format import save_model
+    from ..checkpoints.timm import save_foreign
+
     about: dict[str, Any] = {"task": task, "classes": list(classes), "input": asdict(built.input)}
     if threshold is not None:
         about["threshold"] = threshold
@@ -105,12 +385,11 @@ def save_trained(
         return save_dense(built.model, path, name=built.name, trained=about)  # type: ignore[arg-type]
     if built.timm_options is None:
         return save_model(built.model, path, {"model": built.name}, trained=about)
-    return save_foreign(
-        built.model, path, name=built.name, options=built.timm_options, img_size=built.input.size, trained=about
-    )
+    size = built.input.size
+    return save_foreign(built.model, path, name=built.name, options=built.timm_options, img_size=size, trained=about)
 
 
-def model_file(path: str | Path) -> Path:
+def model_file(path: str | os.PathLike[str]) -> Path:
     """The weights at a path: of a run's folder, or the file itself."""
     path = Path(path)
     if not path.exists():
@@ -126,3 +405,29 @@ def model_file(path: str | Path) -> Path:
             raise ValueError(f"{path} has no finished model; finish it with `{command}`.")
         return file
     return path
+
+
+def pick_device(wanted: "torch.device | str | None" = None) -> "torch.device":
+    """The device of that name, or the best that there is.
+
+    Raises:
+        ValueError: There is no such device.
+
+    Example:
+        >>> pick_device("cpu")
+        device(type='cpu')
+    """
+    import torch
+
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if wanted is None:
+        return torch.device(next(name for name, there in present.items() if there))
+    here = ", ".join(name for name, there in present.items() if there)
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise ValueError(f"{wanted!r} is no device; this machine has: {here}.") from None
+    count = torch.cuda.device_count() if device.type == "cuda" else 1
+    if not present.get(device.type) or (device.index or 0) >= count:
+        raise ValueError(f"There is no device {wanted} here; this machine has: {here}.")
+    return device

@@ -6,9 +6,9 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +112,12 @@ class Run:
 
     def data(self) -> dict[str, Any]:
         """The record of the data and their split."""
-        return read_json(self.folder / "data.json")
+        return read_record(self.folder / "data.json", ("source",))
 
     def threads(self) -> int | None:
         """CPU threads of a run that one process began; None where nothing is known of them."""
         path = self.folder / "environment.json"
-        about = read_json(path) if path.is_file() else {}
+        about = read_record(path) if path.is_file() else {}
         return about.get("threads") if about.get("processes", 1) == 1 else None
 
     def record(self, values: dict[str, Any]) -> None:
@@ -129,7 +129,10 @@ class Run:
         """The whole lines of `metrics.jsonl`; one that was cut off by a kill is left out."""
         path = self.folder / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
-        return [json.loads(line) for line in lines]
+        try:
+            return [json.loads(line) for line in lines]
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is damaged ({error}); remove the damaged line.") from None
 
     def forget_after(self, step: int, epoch: int) -> None:
         """Remove records of steps and validations that are done again."""
@@ -149,10 +152,9 @@ class Run:
         path = self.folder / "outcome.json"
         if not path.is_file():
             return None
-        try:
-            return Outcome(**read_json(path), folder=self.folder)
-        except TypeError:  # JSON of something else
-            raise ValueError(f"{path} is damaged; remove it, and the run can go on from its last checkpoint.") from None
+        names = [one.name for one in fields(Outcome) if one.name != "folder"]
+        values = read_record(path, names)
+        return Outcome(**{name: values[name] for name in names}, folder=self.folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -188,18 +190,21 @@ def as_json(values: dict[str, Any]) -> bytes:
     return json.dumps(values, indent=1, ensure_ascii=False).encode(errors="surrogateescape")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_record(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
     """What `as_json` wrote.
 
     Raises:
-        ValueError: The file is damaged.
+        ValueError: The file was cut off or edited, or lacks one of the keys.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
-    except (json.JSONDecodeError, RecursionError):
-        values = None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} is damaged; it holds no JSON object as Nearsight writes it. Restore or remove it.")
+    except (json.JSONDecodeError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f"{path} is damaged ({reason}); restore it from a copy, or train anew.") from None
+    lacking = [key for key in keys if not isinstance(values, dict) or key not in values]
+    if not isinstance(values, dict) or lacking:
+        reason = f"it has no {lacking[0]}" if lacking else "it holds no object"
+        raise ValueError(f"{path} is damaged ({reason}); restore it from a copy, or train anew.")
     return values
 
 

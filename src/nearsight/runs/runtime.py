@@ -1,8 +1,12 @@
-"""Run the model of a bundle with the one package that it needs."""
+"""Run the model of a bundle with the one package that it needs: NumPy, Pillow and its runtime, without torch."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,7 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.samples import BadImage, Split
+from ..tasks.predictions import Prediction
 from .bundle import FILES, Bundle, BundleError
+from .images import GivenImages, Named
+from .postprocess import postprocess, to_prediction
 
 Images = NDArray[np.float32]
 Outputs = dict[str, NDArray[Any]]
@@ -18,6 +26,7 @@ Runner = Callable[[Images], Outputs]  # normalised images [B, 3, H, W] to the ou
 
 EXTRAS = {"onnx": "deploy", "onnxruntime": "deploy", "onnxscript": "deploy", "openvino": "openvino"}
 QUIET = ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED")  # onnxruntime 1.29 and later, under both of its names
+AHEAD = 2  # batches that are read while one is answered
 FATAL = 4  # onnxruntime's level of messages; what goes wrong is raised as well
 
 
@@ -109,3 +118,120 @@ def unreadable(file: Path, error: Exception) -> BundleError:
     """The error for a model that its runtime can't read."""
     reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
     return BundleError(f"{file} can't be run ({reason}); export the model again, or update the runtime.")
+
+
+Shape = tuple[int, int]  # height, width
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Some images as a model is shown them.
+
+    Attributes:
+        names: What the images are called, also unreadable ones.
+        pixels: Bytes `[3, H, W]` of each readable one.
+        sizes: Height and width of the originals of the readable ones.
+        bad: Names of the unreadable ones, and why they are.
+    """
+
+    names: tuple[str, ...]
+    pixels: tuple[NDArray[np.uint8], ...]
+    sizes: tuple[Shape, ...]
+    bad: dict[str, str]
+
+    @property
+    def indices(self) -> range:
+        """Numbers of the readable ones, as the batches of a `DataLoader` have them."""
+        return range(len(self.pixels))
+
+
+class ImageBatches:
+    """Images, read by threads a few batches ahead (Pillow works on several at once).
+
+    Args:
+        images: Files, or images at hand.
+        bundle: Says how images are shown.
+        batch: Images at a time.
+        workers: Threads; 0 reads images when they are wanted.
+
+    Attributes:
+        sampler: Numbers of the images, as a `DataLoader` has them; its length is what progress counts to.
+    """
+
+    def __init__(self, images: Split, bundle: Bundle, batch: int, workers: int):
+        self.images, self.bundle, self.batch, self.workers = images, bundle, batch, workers
+        self.sampler = range(len(images))
+
+    def __iter__(self) -> Iterator[Shown]:
+        groups = [self.sampler[first : first + self.batch] for first in range(0, len(self.sampler), self.batch)]
+        if not self.workers:
+            yield from (self.collect(group, [self.show(index) for index in group]) for group in groups)
+            return
+        with ThreadPoolExecutor(self.workers) as pool:
+            begun: deque[tuple[range, Iterator[tuple[NDArray[np.uint8], Shape] | BadImage]]] = deque()
+            for group in groups:
+                begun.append((group, pool.map(self.show, group)))
+                if len(begun) > AHEAD:
+                    first, results = begun.popleft()
+                    yield self.collect(first, list(results))
+            for first, results in begun:
+                yield self.collect(first, list(results))
+
+    def show(self, index: int) -> tuple[NDArray[np.uint8], Shape] | BadImage:
+        """One image with its original size, or what is wrong with it; a classifier does not need the size."""
+        whole = self.bundle.fit is not None
+        try:
+            image = self.images.read(index, None if whole else self.bundle.enough())
+        except BadImage as error:
+            return error
+        return self.bundle.show(image), (image.height, image.width) if whole else (0, 0)
+
+    def collect(self, group: range, results: Sequence[tuple[NDArray[np.uint8], Shape] | BadImage]) -> Shown:
+        """Put the readable images side by side, and name the others."""
+        good = [result for result in results if not isinstance(result, BadImage)]
+        bad = {result.name: result.reason for result in results if isinstance(result, BadImage)}
+        names = tuple(map(self.images.name, group))
+        return Shown(names, tuple(shown for shown, _ in good), tuple(size for _, size in good), bad)
+
+
+def predict_with_bundle(
+    runner: Runner,
+    bundle: Bundle,
+    images: Split | Iterator[Named],
+    batch: int,
+    workers: int | None,
+    progress: Callable[[Any], Any],
+) -> Iterator[Prediction]:
+    """The predictions for each image, in order; `Predictor.predict` says what the arguments are."""
+    if isinstance(images, Split):
+        if workers is None:
+            workers = min(4, os.cpu_count() or 1) if len(images) > 1 else 0
+        size = batch if bundle.any_batch else 1
+        return predict_batches(runner, bundle, progress(ImageBatches(images, bundle, size, workers)))
+    chunks = iter(lambda: list(islice(images, batch)), [])
+    shown = (shown for chunk in chunks for shown in ImageBatches(GivenImages(chunk), bundle, batch, 0))
+    return predict_batches(runner, bundle, progress(shown))
+
+
+def predict_batches(runner: Runner, bundle: Bundle, batches: Any) -> Iterator[Prediction]:
+    """The predictions for each image, in order."""
+    for shown in batches:
+        good = iter([name for name in shown.names if name not in shown.bad])
+        found = dict(zip(good, predict_shown(runner, bundle, shown), strict=True))
+        for name in shown.names:
+            yield replace(found[name], image=name) if name in found else Prediction(image=name, problem=shown.bad[name])
+
+
+def predict_shown(runner: Runner, bundle: Bundle, shown: Shown) -> list[Prediction]:
+    """The predictions for the readable images of a batch; images of one size are run together where the model can."""
+    groups: dict[Shape, list[int]] = {}
+    for place, pixels in enumerate(shown.pixels):
+        groups.setdefault((pixels.shape[1], pixels.shape[2]), []).append(place)
+    found: dict[int, Prediction] = {}
+    for size, places in groups.items():
+        step = len(places) if bundle.any_batch else 1
+        for part in (places[first : first + step] for first in range(0, len(places), step)):
+            outputs = runner(bundle.normalise(np.stack([shown.pixels[place] for place in part])))
+            for place, one in zip(part, postprocess(outputs, bundle.postprocessing, size), strict=True):
+                found[place] = to_prediction(one, size, "", shown.sizes[place], bundle.labels)
+    return [found[place] for place in range(len(shown.pixels))]

@@ -8,7 +8,7 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,15 @@ class Prediction:
 
     Attributes:
         image: Path of the file, or what the image is called otherwise.
-        size: Height and width of the upright image in pixels.
+        size: Height and width of the upright image in pixels; zeros where nobody had to know them.
         problem: Why the image can't be read; None if it can.
 
     Example:
         >>> Prediction(image="a.jpg", problem="the file is cut off").summary()
         'a.jpg: the file is cut off'
     """
+
+    pictured: ClassVar[bool] = False  # whether people want to see it drawn, even if they don't ask
 
     image: str
     size: tuple[int, int] = (0, 0)
@@ -161,6 +163,8 @@ class Detection(Prediction):
         ('a.jpg: 2 dog, 1 cat', 2)
     """
 
+    pictured: ClassVar[bool] = True
+
     boxes: NDArray[np.floating]
     labels: NDArray[np.integer]
     scores: NDArray[np.floating]
@@ -242,6 +246,8 @@ class Segmentation(Prediction):
         ('a.jpg: 75.0 % sea, 25.0 % sky', {'sky': 0.25, 'sea': 0.75})
     """
 
+    pictured: ClassVar[bool] = True
+
     labels: NDArray[np.uint8]
     classes: tuple[str, ...]
 
@@ -282,18 +288,6 @@ class Segmentation(Prediction):
     def files(self, stem: str, image: Image.Image) -> dict[str, bytes]:
         """The drawn image, and a PNG of class numbers."""
         return super().files(stem, image) | {f"regions/{stem}.png": index_png(self.labels, self.classes)}
-
-
-def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Probabilities of logits `[..., C]` in float64.
-
-    Example:
-        >>> softmax(np.array([-999.0, 1, 1]))
-        array([0. , 0.5, 0.5])
-    """
-    wide = logits.astype(np.float64)
-    raised = np.exp(wide - wide.max(axis=-1, keepdims=True))
-    return raised / raised.sum(axis=-1, keepdims=True)
 
 
 def percent(value: float) -> str:

@@ -11,7 +11,7 @@ from ..checkpoints.format import name_in, read_description
 from ..checkpoints.timm import load_into
 from ..config.recipe import Distillation
 from ..data.transforms import Input
-from ..runs.predictor import load, open_classifier
+from ..runs.predictor import load, load_trained
 from ..tasks.build import input_of, plain, weights_file
 
 RETRAIN = "train it on these data first and give its run as distill.weights."
@@ -41,12 +41,12 @@ def open_teacher(settings: Distillation, classes: Sequence[str], input: Input) -
         if name_in(held) not in (None, name):
             raise ValueError(f"{weights} holds a {name_in(held)}, not the teacher {name}.")
         if held.get("trained"):
-            trained = open_classifier(weights)
+            trained = load_trained(weights, "classify")
             check_classes(name, trained.classes, classes)
-            teacher, wanted = trained.model, trained.input
+            teacher, wanted = trained.model, trained.preprocessing
         else:  # a converted release
-            teacher = load(weights)
-            wanted = input_of(teacher, None)
+            released = load(weights)
+            teacher, wanted = released.model, released.preprocessing
     elif not timm.is_model(name):
         raise ValueError(f"timm has no model {name!r} to be a teacher; give the run of another as distill.weights.")
     elif weights is not None:

@@ -156,7 +156,7 @@ class Features(nn.Module):
 
 def open_in_model(text: str, size: tuple[int, int] | None, bare: bool, seed: int) -> Subject:
     """A model, or a module in it with what it is fed when the model sees a random image."""
-    model, path, own_size, fresh = open_model(text)
+    model, path, own_size, fresh = open_model(text, seed)
     model.eval()
     if fresh:
         stir(model)
@@ -176,24 +176,24 @@ def open_in_model(text: str, size: tuple[int, int] | None, bare: bool, seed: int
     return wrap(module, example, name=text, grid=call.grid(model), rest=rest, options=call.named)
 
 
-def open_model(text: str) -> tuple[nn.Module, str, tuple[int, int], bool]:
+def open_model(text: str, seed: int) -> tuple[nn.Module, str, tuple[int, int], bool]:
     """The model that a text begins with, the path of a module in it, its image size, whether its weights are new."""
-    from ...deployment.model import build_new, open_file
+    from ...runs.predictor import load_module
 
     place, path = Path(text).expanduser(), ""
     while not place.exists() and "." in place.name:
         stem, _, last = place.name.rpartition(".")
         place, path = place.with_name(stem), f"{last}.{path}" if path else last
     if place.exists() and ("/" in text or text.split(".")[0] not in MODELS):
-        found = open_file(place)
-        return found.model, path, found.input.size, False
+        found = load_module(place)
+        return found.model, path, found.preprocessing.size, False
     name, _, path = text.removeprefix("timm/").partition(".")
     if name not in MODELS and not timm.is_model(name):
         near = get_close_matches(name, [*MODELS, *(part for parts in PARTS.values() for part in parts)], 1)
         hint = f"; did you mean {near[0]!r}?" if near else "; `nearsight models` lists the models."
         raise ValueError(f"There is no part, model or file {text!r}{hint}")
-    new = build_new(text.split(".")[0])
-    return new.model, path, new.input.size, True
+    new = load_module(text.split(".")[0], seed)
+    return new.model, path, new.preprocessing.size, True
 
 
 class Call:
