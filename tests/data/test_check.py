@@ -259,7 +259,7 @@ def test_data_without_a_readable_image_get_a_report(tmp_path):
         (tmp_path / title).mkdir()
         (tmp_path / title / "a.jpg").write_bytes(b"x")
     report = check_data(open_data(tmp_path))
-    assert report.problems == ["2 unreadable images", "2 empty classes"]
+    assert report.problems == ["2 unreadable images", "2 empty classes", "too few images to train with"]
     assert report.heights is report.img_size is report.imbalance is None
 
 

@@ -75,12 +75,12 @@ def test_boxes(sound: Path) -> None:
         "box without width or height": 2,
         "box wholly outside the image": 1,
         "box partly outside the image": 2,
-        "object annotated twice": 1,
+        "instance annotated twice": 1,
     }
     assert examples(report, "box wholly outside the image") == [
         "images/train/0.png (240×320): x 400 to 420, y 10 to 30"
     ]
-    assert any("8 objects without a mask, so that boxes alone are learnt" in note for note in report.notes)
+    assert any("8 instances without a mask, so that boxes alone are learnt" in note for note in report.notes)
 
 
 def test_categories_images_and_annotations_without_their_other_half(sound: Path) -> None:
@@ -100,7 +100,7 @@ def test_categories_images_and_annotations_without_their_other_half(sound: Path)
     }
     assert report.empty_classes == ["owl"]
     assert "category ids: 3 to 20 with 15 gaps, numbered anew from 0" in report.notes
-    assert "train: 23 objects in 24 images, 1 images without objects" in report.notes
+    assert "train: 23 instances in 24 images, 1 images without instances" in report.notes
     assert examples(report, "image that no annotation names") == ["images/train/new.png"]
 
 
@@ -134,7 +134,7 @@ def test_tiny_objects_and_the_size_that_they_need(sound: Path) -> None:
     change(sound, edit)
     report = check_data(open_data(sound), workers=0)
     assert report.img_size < 192  # nine of ten objects are large
-    (issue,) = [issue for issue in report.issues if issue.what == "tiny object"]
+    (issue,) = [issue for issue in report.issues if issue.what == "tiny instance"]
     assert issue.count == 30
     assert f"at {report.img_size} pixels less than 4 on a side are left of them; try --img-size 192" == issue.advice
 
@@ -175,7 +175,7 @@ def test_masks(tmp_path: Path) -> None:
     assert examples(report, "mask of another size than the image") == ["train/images/2.png: 60×80, its mask 60×81"]
     assert report.empty_classes == ["tree"]
     assert sorted(report.to_remove) == ["train/images/2.png", "train/images/3.png"]
-    assert sum(report.shares.values()) == pytest.approx(1)
+    assert sum(report.fractions.values()) == pytest.approx(1)
     assert report.counts["ground"] == {"train": 21, "val": 2}
 
 

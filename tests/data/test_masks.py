@@ -231,9 +231,9 @@ def test_masks_that_do_not_fit_are_bad(tmp_path: Path) -> None:
     assert split.issues.counts == {"image without a mask": 1, "mask without an image": 1}
 
 
-def test_regions_are_not_objects(tmp_path: Path) -> None:
+def test_masks_of_classes_have_no_instances(tmp_path: Path) -> None:
     fill(tmp_path, "images/{}.png", "masks/{}.png")
-    with pytest.raises(ValueError, match="objects can't be told apart; use the task segment"):
+    with pytest.raises(ValueError, match="instances can't be told apart; use the task segment"):
         open_data(tmp_path, task="detect")
 
 

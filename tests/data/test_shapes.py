@@ -75,7 +75,7 @@ def test_written_files_open_for_both_tasks_and_say_the_same(tmp_path: Path) -> N
         app, ["data", "make", "shapes", str(tmp_path / "out"), "--images", "8", "--size", "64"]
     )
     assert outcome.exit_code == 0
-    assert "train 8, val 1, test 2 pictures" in outcome.output
+    assert "train 8, val 1, test 2 images" in outcome.output
     made, read = open_data("shapes?images=8&size=64"), open_data(tmp_path / "out")
     assert (read.kind, read.task, read.masks, read.classes) == ("coco", "detect", True, CLASSES)
     for index in range(8):
@@ -90,7 +90,7 @@ def test_written_files_open_for_both_tasks_and_say_the_same(tmp_path: Path) -> N
 
 def test_what_is_refused(tmp_path: Path) -> None:
     for options, message in (
-        ("images=2", "4 images or more"),
+        ("images=2", "come in 4 to 1,000,000 images"),
         ("size=9999", "32 to 4096 pixels"),
         ("seed=x", "is not a whole number"),
         ("ignore=3", "ignore=3 means nothing to shapes"),

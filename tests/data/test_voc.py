@@ -105,7 +105,7 @@ def test_what_can_not_be_used_is_noted(tmp_path: Path) -> None:
     (tmp_path / "1.xml").write_text(xml("1.png", []))
     split = open_data(tmp_path).train
     assert split.issues.counts == {
-        "object without a name": 1,
+        "instance without a name": 1,
         "box without four numbers": 1,
         "annotation without an image": 1,
     }

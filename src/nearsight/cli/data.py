@@ -25,17 +25,20 @@ def make_group() -> None:
 def shapes(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist, or be empty.")],
     images: Annotated[
-        int, typer.Option(min=4, help="Training pictures; an eighth as many for validation, a quarter for the test.")
+        int,
+        typer.Option(
+            min=4, max=1_000_000, help="Training images; an eighth as many for validation, a quarter for the test."
+        ),
     ] = 1200,
     size: Annotated[int, typer.Option(min=32, max=4096, help="Pixels of the longer side.")] = 128,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed draws other pictures.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed draws other images.")] = 0,
 ) -> None:
     """Draw shapes on uneven ground, with boxes, masks and classes, for detection and segmentation."""
     from ..data.sources.synthetic import write_shapes
 
     counts = write_shapes(out, images, size, seed)
     listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    print(f"Wrote {out}: {listed} pictures; objects in annotations/, regions in masks/.")
+    print(f"Wrote {out}: {listed} images; instances in annotations/, masks in masks/.")
 
 
 @data_app.command()
@@ -44,7 +47,7 @@ def check(
         str,
         typer.Argument(
             metavar="DATA",
-            help="A folder of class folders, a table, an .npz file, annotations of objects or regions, or a name.",
+            help="A folder of class folders, a table, an .npz file, COCO, VOC, YOLO or mask annotations, or a name.",
         ),
     ],
     fix_list: Annotated[
@@ -56,7 +59,8 @@ def check(
         ),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="classify, detect or segment.", show_default="what the data are annotated for")
+        str | None,
+        typer.Option(help="classify, multilabel, detect or segment.", show_default="what the data are annotated for"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Leave with exit code 1 if there are problems.")] = False,
@@ -72,7 +76,7 @@ def check(
     if fix_list and fix_list.is_dir():
         raise ValueError(f"--fix-list {fix_list} is a folder; give the name of a file to write.")
     report = check_data(open_data(data, task), workers)
-    patches = suggest_patches(report.img_size) if report.img_size and report.task == "classify" else {}
+    patches = suggest_patches(report.img_size) if report.img_size and report.task in ("classify", "multilabel") else {}
     if as_json:
         import json
 

@@ -1,6 +1,7 @@
 """Splits with dense annotations: instances in each image, or a class for every pixel."""
 
 import hashlib
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,14 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from .file_system import FileSystem
-from .image import ORIENTATION, decode, explain, readable_formats
+from .file_system import FileSystem, join
+from .image import ORIENTATION, decode, explain, is_image_name, readable_formats
 from .instances import Instances, MaskList, PackedMasks, Shape
+from .issues import EXAMPLES, AnnotationCheck, Issue, Seen
+from .labels import rarest_labels
 from .names import Names
 from .samples import BadImage, Split, Target
 
 TURNED = (5, 6, 7, 8)  # orientations in which height and width change places
-EXAMPLES = 20  # that are remembered of each kind of flaw
+
+
+ADVICE = {
+    "annotation without an image": "left out; their images are not listed",
+    "annotation of an unknown category": "left out; no category has that number",
+    "box without four numbers": "left out",
+    "annotation whose iscrowd is neither 0 nor 1": "taken as a single instance",
+    "mask that can't be read": "the instance counts without it",
+    "image listed more than once": "the instances of all entries are put together",
+    "image with the id of another": "left out",
+    "instance without a name": "left out",
+    "line that can't be read": "left out; a line has a class and four numbers, or a class and points",
+    "image without a file of labels": "taken as images without instances",
+    "image without a mask": "left out",
+    "mask without an image": "left out",
+}
 
 
 @dataclass
@@ -39,6 +57,10 @@ class AnnotationIssues:
         shown = self.examples.setdefault(what, [])
         if len(shown) < EXAMPLES:
             shown.append(example)
+
+    def listed(self) -> list[Issue]:
+        """As a check reports them."""
+        return [Issue(what, count, tuple(self.examples[what]), ADVICE[what]) for what, count in self.counts.items()]
 
 
 class ImageFiles:
@@ -75,7 +97,7 @@ class ImageFiles:
 
 
 class DenseSplit(Split):
-    """Images of one split with their objects, or with a class for every pixel.
+    """Images of one split with their instances, or with a class for every pixel.
 
     Attributes:
         labels: For each image `[n]` the rarest class in it, or 0; splits are made by it.
@@ -83,26 +105,16 @@ class DenseSplit(Split):
     """
 
     issues: AnnotationIssues
+    labels_are_classes = False
 
     @abstractmethod
-    def size(self, index: int) -> tuple[int, int]:
-        """Height and width of the upright image.
-
-        Raises:
-            BadImage: The image can't be read.
-        """
+    def size(self, index: int) -> tuple[int, int]: ...
 
     @abstractmethod
-    def annotation(self, index: int, size: tuple[int, int] | None = None) -> "Instances | NDArray[np.uint8]":
-        """What is in the image, in its own pixels: objects, or the map of classes `[H, W]`, 255 where none counts.
+    def annotation(self, index: int, size: tuple[int, int] | None = None) -> Instances | NDArray[np.uint8]: ...
 
-        Args:
-            index: Number of the image in this split.
-            size: Height and width of the image, if they are known; else its file is looked at.
-
-        Raises:
-            BadImage: The annotation can't be read, or is for an image of another size.
-        """
+    def label_text(self, index: int, classes: Sequence[str]) -> str:
+        return ""  # an image has several classes
 
     def target(self, index: int) -> Target:
         """The annotation as tensors, in pixels of the upright image: see `nearsight.data.samples.Target`."""
@@ -113,45 +125,33 @@ class DenseSplit(Split):
 
         return torch.from_numpy(found)
 
+    def check(self, name: str, seen: Seen, classes: Sequence[str], img_size: int) -> AnnotationCheck:
+        """Counts the instances of each class, or the images that have pixels of it."""
+        found = AnnotationCheck(np.zeros(len(classes), dtype=np.int64))
+        for index in seen.numbers.tolist():
+            annotation = self.annotation(index)
+            is_list = isinstance(annotation, Instances)
+            kinds = annotation.labels if is_list else np.unique(annotation[annotation < len(classes)])  # type: ignore[union-attr,call-overload,operator,index]
+            np.add.at(found.counts, kinds, 1)
+        return found
+
 
 class FileDenseSplit(DenseSplit):
-    """Scenes whose images are files of a file system."""
+    """Dense annotations whose images are files of a file system."""
 
-    pictures: ImageFiles
+    image_files: ImageFiles
 
     def name(self, index: int) -> str:
-        return self.pictures.paths[index]
+        return self.image_files.paths[index]
 
     def read(self, index: int, enough: int | None = None) -> Image.Image:
-        return self.pictures.read(index, enough)
+        return self.image_files.read(index, enough)
 
     def content(self, index: int) -> bytes:
-        return self.pictures.fs.read(self.pictures.paths[index])
+        return self.image_files.fs.read(self.image_files.paths[index])
 
     def size(self, index: int) -> tuple[int, int]:
-        return self.pictures.size(index)
-
-
-def rarest_labels(starts: NDArray[np.int64], kinds: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """For each image `[n]` that class of its objects which is rarest over all; 0 where there is no object.
-
-    Args:
-        starts: Where the objects of each image begin `[n + 1]`.
-        kinds: Classes of all objects, image by image.
-        classes: Number of classes.
-
-    Example:
-        >>> rarest_labels(np.array([0, 2, 2, 3]), np.array([1, 0, 1]), 2)
-        array([0, 0, 1])
-    """
-    order = np.argsort(np.bincount(kinds, minlength=classes), kind="stable")
-    rank = np.empty(classes, dtype=np.int64)
-    rank[order] = np.arange(classes)
-    labels = np.zeros(len(starts) - 1, dtype=np.int64)
-    filled = np.flatnonzero(np.diff(starts))
-    if len(filled):
-        labels[filled] = order[np.minimum.reduceat(rank[kinds], starts[filled])]
-    return labels
+        return self.image_files.size(index)
 
 
 def spell_size(size: Sequence[int]) -> str:
@@ -187,7 +187,7 @@ class InstanceList:
     def add(
         self, image: int, box: Sequence[float], name: str, crowd: bool, area: float, shape: Shape | None = None
     ) -> None:
-        """Take an object: the number of its image, its box x1, y1, x2, y2, its class, and its mask if it has one."""
+        """Take an instance: the number of its image, its box x1, y1, x2, y2, its class, and its mask if it has one."""
         self.images.append(image)
         self.boxes.append(box)
         self.names.append(name)
@@ -195,14 +195,14 @@ class InstanceList:
         self.area.append(area)
         self.packed.add(shape)
 
-    def scenes(self, fs: FileSystem, numbers: Mapping[str, int], task: str, background: bool) -> "InstanceSplit":
+    def split(self, fs: FileSystem, numbers: Mapping[str, int], task: str, background: bool) -> "InstanceSplit":
         """All of it as a split.
 
         Args:
             fs: Where the images are.
             numbers: The number of each class name.
             task: `detect` or `segment`.
-            background: For `segment`, whether pixels without an object are the class 0.
+            background: For `segment`, whether pixels without an instance are the class 0.
         """
         image = np.array(self.images, dtype=np.int64)
         order = np.argsort(image, kind="stable")
@@ -225,30 +225,30 @@ class InstanceList:
 
 
 class InstanceSplit(FileDenseSplit):
-    """Images with objects, all of them in a few arrays.
+    """Images with instances, all of them in a few arrays.
 
     Args:
-        pictures: The images.
-        starts: Where the objects of each image begin `[n + 1]`.
-        boxes: Of all objects, as annotated `[m, 4]`.
+        image_files: The images.
+        starts: Where the instances of each image begin `[n + 1]`.
+        boxes: Of all instances, as annotated `[m, 4]`.
         kinds: Class numbers `[m]`.
-        crowd: Whether an object is a group `[m]`.
+        crowd: Whether an instance is a group `[m]`.
         area: In pixels, as annotated; nan where that is not said `[m]`.
         packed: Masks.
         sizes: Height and width of the images as annotated, or 0, 0 `[n, 2]`.
         relative: Whether boxes and polygons are fractions of the image's sides.
-        classes: Number of classes of objects.
+        classes: Number of classes of instances.
         task: `detect` or `segment`.
-        background: For `segment`, whether pixels without an object are class 0 and the others count from 1.
+        background: For `segment`, whether pixels without an instance are class 0 and the others count from 1.
         issues: What was found wrong.
 
     Attributes:
-        has_masks: Whether all objects have masks.
+        has_masks: Whether all instances have masks.
     """
 
     def __init__(
         self,
-        pictures: ImageFiles,
+        image_files: ImageFiles,
         *,
         starts: NDArray[np.int64],
         boxes: NDArray[np.float32],
@@ -263,17 +263,18 @@ class InstanceSplit(FileDenseSplit):
         background: bool,
         issues: AnnotationIssues,
     ):
-        self.pictures, self.starts, self.boxes, self.kinds = pictures, starts, boxes, kinds
+        self.image_files, self.starts, self.boxes, self.kinds = image_files, starts, boxes, kinds
         self.crowd, self.area, self.packed, self.sizes = crowd, area, packed, sizes
         self.relative, self.task, self.background, self.issues = relative, task, background, issues
         self.has_masks = has_masks(packed, crowd)
         self.masks = self.has_masks and task == "detect"
+        self.counted = "instance" if task == "detect" else "image"
         first = 1 if background else 0
         self.numbers = (np.arange(classes) + first).astype(np.uint8)
         self.labels = rarest_labels(starts, kinds, classes)
 
-    def objects(self, index: int, size: tuple[int, int]) -> Instances:
-        """The objects of an image of a size, as they are annotated, in its pixels."""
+    def instances(self, index: int, size: tuple[int, int]) -> Instances:
+        """The instances of an image of a size, as they are annotated, in its pixels."""
         noted = tuple(self.sizes[index].tolist())
         if noted != (0, 0) and noted != size:
             raise BadImage(
@@ -296,8 +297,28 @@ class InstanceSplit(FileDenseSplit):
         return Instances(size, found.boxes, found.labels.copy(), found.crowd.copy(), area, found.shapes)
 
     def annotation(self, index: int, size: tuple[int, int] | None = None) -> Instances | NDArray[np.uint8]:
-        found = self.objects(index, size or self.size(index)).tidy()
+        found = self.instances(index, size or self.size(index)).tidy()
         return found if self.task == "detect" else found.paint(self.numbers, 0 if self.background else IGNORE_INDEX)
+
+    def check(self, name: str, seen: Seen, classes: Sequence[str], img_size: int) -> AnnotationCheck:
+        """Finds images of another size than annotated and boxes that are wrong; counts the instances of each class."""
+        report = AnnotationCheck(np.zeros(len(classes), dtype=np.int64), notes=list(self.issues.notes))
+        report.issues += self.issues.listed()
+        whole = np.zeros((len(self), 2), dtype=np.int64)
+        whole[seen.numbers] = seen.sizes
+        fitting = judge_annotated_sizes(report, self, whole)
+        image = np.repeat(np.arange(len(self)), np.diff(self.starts))
+        usable = fitting[image]
+        frame = whole[image][:, ::-1]  # width, height
+        boxes = self.boxes.astype(np.float64) * (np.tile(frame, 2) if self.relative else 1)
+        first = 1 if self.task == "segment" and self.background else 0
+        np.add.at(report.counts, self.kinds[usable] + first, 1)
+        if first:
+            report.counts[0] = int(fitting.sum())
+        judge_boxes(report, self, boxes, image, frame, usable)
+        judge_tiny(report, self, boxes, image, frame, usable & ~self.crowd, img_size)
+        note_images(report, name, self)
+        return report
 
     def signature(self, index: int) -> str:
         rows = slice(self.starts[index], self.starts[index + 1])
@@ -305,5 +326,128 @@ class InstanceSplit(FileDenseSplit):
 
 
 def has_masks(packed: PackedMasks, crowd: NDArray[np.bool_]) -> bool:
-    """Whether every object has a mask; groups may lack theirs."""
+    """Whether every instance has a mask; groups may lack theirs."""
     return bool(packed.there.any()) and bool((packed.there | crowd).all())
+
+
+SLACK = 1.0  # pixels by which a box may stick out: tools round in either direction
+LEAST = 4  # pixels of an instance's shorter side below which no model here sees it
+MANY = 100  # instances of an image, beyond which some are never counted as found
+WORTH_A_NOTE = 0.01  # share of tiny instances from which they are worth a word
+
+
+def judge_annotated_sizes(
+    report: AnnotationCheck, split: "InstanceSplit", sizes: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which images `[n]` can be read and have the size that their annotations say."""
+    readable = np.any(sizes, axis=1)
+    wrong = np.flatnonzero(readable & split.sizes.any(axis=1) & (split.sizes != sizes).any(axis=1))
+    if len(wrong):
+        report.unusable += [split.name(int(index)) for index in wrong]
+        both = zip(wrong.tolist(), sizes[wrong].tolist(), split.sizes[wrong].tolist(), strict=True)
+        lines = [
+            f"{split.name(index)}: {spell_size(own)}, annotated as {spell_size(noted)}" for index, own, noted in both
+        ]
+        advice = "left out; turned or resized after they were annotated?"
+        report.issues.append(
+            Issue("image of another size than annotated, height × width", len(wrong), tuple(lines[:EXAMPLES]), advice)
+        )
+        readable = readable.copy()
+        readable[wrong] = False
+    return readable
+
+
+def judge_boxes(
+    report: AnnotationCheck,
+    split: "InstanceSplit",
+    boxes: NDArray[np.float64],
+    image: NDArray[np.int64],
+    frame: NDArray[np.int64],
+    usable: NDArray[np.bool_],
+) -> None:
+    """Find boxes without extent, outside the image or beyond its border, and instances that are there twice."""
+    sides = boxes[:, 2:] - boxes[:, :2]
+    flat = usable & (sides <= 0).any(axis=1)
+    outside = usable & ~flat & ((boxes[:, 2:] <= 0) | (boxes[:, :2] >= frame)).any(axis=1)
+    beyond = usable & ~flat & ~outside & ((boxes[:, :2] < -SLACK) | (boxes[:, 2:] > frame + SLACK)).any(axis=1)
+    rows = np.column_stack([image, split.kinds, boxes.round(1)])
+    _, place, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    again = usable & ~flat & (place[inverse.reshape(-1)] != np.arange(len(rows)))
+    for what, which, advice in (
+        ("box without width or height", flat, "left out"),
+        ("box wholly outside the image", outside, "left out"),
+        ("box partly outside the image", beyond, "cut off at the border"),
+        ("instance annotated twice", again, "remove one of each: a model is punished for issue it once"),
+    ):
+        found = np.flatnonzero(which)
+        if len(found):
+            examples = tuple(box_line(split, boxes[row], int(image[row]), frame[row]) for row in found[:EXAMPLES])
+            report.issues.append(Issue(what, len(found), examples, advice))
+
+
+def box_line(split: "InstanceSplit", box: NDArray[np.float64], image: int, frame: NDArray[np.int64]) -> str:
+    """A box for people."""
+    left, top, right, bottom = (f"{value:.6g}" for value in box.tolist())
+    return f"{split.name(image)} ({spell_size(frame[::-1].tolist())}): x {left} to {right}, y {top} to {bottom}"
+
+
+def judge_tiny(
+    report: AnnotationCheck,
+    split: "InstanceSplit",
+    boxes: NDArray[np.float64],
+    image: NDArray[np.int64],
+    frame: NDArray[np.int64],
+    usable: NDArray[np.bool_],
+    img_size: int,
+) -> None:
+    """Find instances that have too few pixels at the image size to train with, and say which size they need."""
+    sides = (boxes[:, 2:] - boxes[:, :2]).min(axis=1)
+    counted = usable & (sides > 0)
+    if not counted.any():
+        return
+    shorter = frame.min(axis=1)
+    shares = np.where(counted, sides / np.maximum(shorter, 1), np.inf)
+    tiny = np.flatnonzero(shares * img_size < LEAST)
+    if len(tiny) < WORTH_A_NOTE * counted.sum():
+        return
+    needed = math.ceil(LEAST / float(np.quantile(shares[tiny], 0.1)) / 32) * 32
+    own = int(np.median(shorter[tiny])) // 32 * 32
+    if needed <= own:
+        advice = f"at {img_size} pixels less than {LEAST} on a side are left of them; try --img-size {needed}"
+    elif img_size < own:
+        advice = f"less than {LEAST} pixels on a side at {img_size}; try --img-size {own}, or cut images in parts"
+    else:
+        advice = f"less than {LEAST} pixels on a side; they are hardly found"
+    lines = tuple(box_line(split, boxes[row], int(image[row]), frame[row]) for row in tiny[:EXAMPLES])
+    report.issues.append(Issue("tiny instance", len(tiny), lines, advice))
+
+
+def note_images(report: AnnotationCheck, name: str, split: "InstanceSplit") -> None:
+    """Note images without instances or with very many, crowds, and masks that only some instances have."""
+    counts = np.diff(split.starts)
+    notes = [f"{name}: {len(split.kinds):,} instances in {len(split):,} images"]
+    if (counts == 0).any():
+        notes.append(f"{int((counts == 0).sum()):,} images without instances")
+    if (counts > MANY).any():
+        notes.append(f"{int((counts > MANY).sum()):,} with more than {MANY}, of which {MANY} can be found")
+    if split.crowd.any():
+        notes.append(f"{int(split.crowd.sum()):,} crowds or difficult instances, which are not counted")
+    there = split.packed.there | split.crowd
+    if there.any() and not split.packed.there.all() and not there.all():
+        notes.append(f"{int((~there).sum()):,} instances without a mask, so that boxes alone are learnt")
+    report.notes.append(", ".join(notes))
+
+
+def unlisted_images(splits: Iterable[Split]) -> list[Issue]:
+    """Images that lie beside annotated ones, but that no annotation names."""
+    found = [split for split in splits if isinstance(split, InstanceSplit) and not split.relative]
+    if not found:
+        return []  # masks and YOLO's labels are found from the images
+    fs = found[0].image_files.fs
+    named = {path for split in found for path in split.image_files.paths}
+    folders = {path.rpartition("/")[0] for path in named}
+    beside = (join(folder, name) for folder in sorted(folders) for name in fs.files(folder) if is_image_name(name))
+    left = [path for path in beside if path not in named]
+    if not left:
+        return []
+    return [Issue("image that no annotation names", len(left), tuple(left[:EXAMPLES]), "not used")]

@@ -1,11 +1,8 @@
 """Check data before a night is spent on training with them."""
 
-import math
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +11,27 @@ from rich.padding import Padding
 from rich.text import Text
 
 from ..console import percent
-from .annotations import EXAMPLES, AnnotationIssues, DenseSplit, FileDenseSplit, InstanceSplit, spell_size
+from .annotations import DenseSplit, unlisted_images
 from .duplicates import Groups, same_bytes, same_picture
-from .file_system import join
-from .image import is_image_name
-from .issues import IMBALANCED, TINY, CheckReport, Copies, Found, Imbalance, Issue, OddSize, Spread, Unreadable, plural
+from .issues import (
+    EXAMPLES,
+    IMBALANCED,
+    TINY,
+    CheckReport,
+    Copies,
+    Found,
+    Imbalance,
+    Issue,
+    OddSize,
+    Seen,
+    Spread,
+    Unreadable,
+    plural,
+)
 from .samples import Data
 from .sizes import choose_side, choose_size, measure_sizes
-from .sources.masks import MaskPixels, MaskSplit
+from .split import complete_splits
 from .survey import Place, Survey, survey_images
-
-if TYPE_CHECKING:
-    from .survey import Survey
-
 
 FAR = 4.0  # times the median: from there on a size is odd
 LONG = 4.0  # aspect ratio of a panorama, of which a square crop shows little
@@ -51,37 +56,66 @@ def check_data(data: Data, workers: int | None = None) -> CheckReport:
         source=data.source,
         kind=data.kind,
         images={name: len(split) for name, split in splits.items()},
-        counts=count_classes(data, survey) if data.task == "classify" else {},
+        counts={title: dict.fromkeys(splits, 0) for title in data.classes},
         task=data.task,
+        counted=next((split.counted for split in splits.values()), "image"),
     )
     report.unreadable = [Unreadable(*identify(data, place), reason) for place, reason in survey.unreadable.items()]
     report.blank = [Found(*identify(data, survey.places[index])) for index in np.flatnonzero(survey.blank)]
     judge_sizes(report, data, survey)
-    if data.task != "classify":
-        judge_annotations(report, data, survey)
+    judge_annotations(report, data, survey)
     judge_classes(report)
     if data.kind == "folder":
         judge_folders(report, data)
     report.copies = find_copies(data, survey)
     report.modes = dict(Counter(mode for mode in survey.modes if mode).most_common())
     report.rotated = int(survey.rotated.sum())
+    try:
+        complete_splits(data)
+    except ValueError as error:  # as training would say
+        report.refusal = str(error)
     return report
 
 
 def identify(data: Data, place: Place) -> tuple[str, str, str]:
-    """Split, name and class of an image."""
+    """Split, name and label of an image."""
     name, index = place
     split = data.splits()[name]
-    # An image with objects or regions has several classes: its label, by which it is split, is none of its own.
-    return name, split.name(index), data.classes[split.labels[index]] if data.task == "classify" else ""
+    return name, split.name(index), split.label_text(index, data.classes)
 
 
-def count_classes(data: Data, survey: Survey) -> dict[str, dict[str, int]]:
-    """Readable images of each class in each split."""
-    counts = {title: dict.fromkeys(data.splits(), 0) for title in data.classes}
-    for (split, _), label in zip(survey.places, survey.labels, strict=True):
-        counts[data.classes[label]][split] += 1
-    return counts
+def judge_annotations(report: CheckReport, data: Data, survey: Survey) -> None:
+    """Ask the splits what is wrong with their annotations, and count the classes."""
+    found: list[Issue] = []
+    unknown: Counter[str] = Counter()
+    masks: Counter[str] = Counter()
+    for name, split in data.splits().items():
+        rows = [row for row, (where, _) in enumerate(survey.places) if where == name]
+        numbers = np.array([survey.places[row][1] for row in rows], dtype=np.int64)
+        seen = Seen(numbers, survey.sizes[rows], [survey.notes[row] for row in rows])
+        checked = split.check(name, seen, data.classes, report.img_size or 0)
+        for title, count in zip(data.classes, checked.counts.tolist(), strict=True):
+            report.counts[title][name] = count
+        found += checked.issues
+        report.notes += [note for note in checked.notes if note not in report.notes]
+        report.unusable += checked.unusable
+        for value, (pixels, times) in checked.unknown_values.items():
+            unknown[value] += pixels
+            masks[value] += times
+        if checked.pixels is not None and checked.pixels.any() and (name == "train" or not report.fractions):
+            counted = max(1, int(checked.pixels[:-1].sum()))
+            fractions = (checked.pixels[:-1] / counted).tolist()
+            report.fractions = dict(zip(data.classes, fractions, strict=True))
+            if checked.pixels[-1]:
+                ignored = percent(checked.pixels[-1] / checked.pixels.sum())
+                report.notes.append(f"not counted: {ignored} of the pixels")
+    if unknown:
+        lines = [
+            f"{value}: {count:,} pixels in {masks[value]:,} masks" for value, count in unknown.most_common(EXAMPLES)
+        ]
+        what = f"{'colour ' * next(iter(unknown)).startswith('#')}value without a meaning in masks"
+        found.append(Issue(what, len(unknown), tuple(lines), "these pixels are not counted"))
+    report.issues += merge([*found, *unlisted_images(data.splits().values())])
 
 
 def judge_classes(report: CheckReport) -> None:
@@ -148,7 +182,11 @@ def judge_sizes(report: CheckReport, data: Data, survey: Survey) -> None:
         return
     heights, widths = survey.sizes.T
     report.heights, report.widths, report.aspects = spread(heights), spread(widths), spread(widths / heights)
-    report.img_size = choose_size(float(np.median(np.minimum(heights, widths))))
+    if isinstance(next(iter(data.splits().values())), DenseSplit):
+        source = data.train if data.train is not None else next(iter(data.splits().values()))
+        report.img_size = choose_side(data.task, measure_sizes(source))
+    else:
+        report.img_size = choose_size(float(np.median(np.minimum(heights, widths))))
     shorter, longer = survey.sizes.min(axis=1), survey.sizes.max(axis=1)
     reasons = {
         "small": shorter * FAR < np.median(shorter),
@@ -166,55 +204,6 @@ def spread(values: NDArray[np.number]) -> Spread:
     return Spread(float(np.min(values)), float(np.median(values)), float(np.max(values)))
 
 
-ADVICE = {
-    "annotation without an image": "left out; their images are not listed",
-    "annotation of an unknown category": "left out; no category has that number",
-    "box without four numbers": "left out",
-    "mask that can't be read": "the object counts without it",
-    "image listed more than once": "the objects of all entries are put together",
-    "image with the id of another": "left out",
-    "object without a name": "left out",
-    "line that can't be read": "left out; a line has a class and four numbers, or a class and points",
-    "image without a file of labels": "taken as images without objects",
-    "image without a mask": "left out",
-    "mask without an image": "left out",
-}
-
-
-def judge_annotations(report: CheckReport, data: Data, survey: "Survey") -> None:
-    """Add to a report what is wrong with annotations, and count their classes."""
-    splits = {name: split for name, split in data.splits().items() if isinstance(split, DenseSplit)}
-    report.counts = {title: dict.fromkeys(splits, 0) for title in data.classes}
-    source = data.train if data.train is not None else next(iter(splits.values()))
-    if len(survey.places):
-        report.img_size = choose_side(data.task, measure_sizes(source))
-    strange = StrangeCodes(Counter(), Counter())
-    for name, split in splits.items():
-        report.notes += [note for note in split.issues.notes if note not in report.notes]
-        places = [place for place, (where, _) in enumerate(survey.places) if where == name]
-        numbers = np.array([survey.places[place][1] for place in places], dtype=np.int64)
-        if isinstance(split, InstanceSplit):
-            judge_instances(report, name, split, numbers, survey.sizes[places], data.classes)
-        elif isinstance(split, MaskSplit):
-            notes = [survey.notes[place] for place in places]
-            judge_masks(report, name, split, numbers, survey.sizes[places], notes, strange)
-        else:
-            count_made(report, name, split, data.classes)
-    report.issues += strange.issues(next(iter(splits.values())))
-    files = [split for split in splits.values() if isinstance(split, FileDenseSplit)]
-    report.issues = [*noted_issues(split.issues for split in files), *report.issues, *unnamed_images(files)]
-    report.issues = merge(report.issues)
-
-
-def noted_issues(every: Iterable[AnnotationIssues]) -> list[Issue]:
-    """What was noted while annotations were read."""
-    return [
-        Issue(what, count, tuple(issues.examples[what]), ADVICE[what])
-        for issues in every
-        for what, count in issues.counts.items()
-    ]
-
-
 def merge(issues: Sequence[Issue]) -> list[Issue]:
     """The issues of all splits, each sort once."""
     merged: dict[str, Issue] = {}
@@ -226,254 +215,6 @@ def merge(issues: Sequence[Issue]) -> list[Issue]:
             examples = (*before.examples, *issue.examples)[:EXAMPLES]
             merged[issue.what] = Issue(issue.what, before.count + issue.count, examples, issue.advice)
     return list(merged.values())
-
-
-def unnamed_images(splits: Sequence[FileDenseSplit]) -> list[Issue]:
-    """Images that lie beside annotated ones, but that no annotation names."""
-    objects = [split for split in splits if isinstance(split, InstanceSplit) and not split.relative]
-    if not objects:
-        return []  # masks and YOLO's labels are found from the images
-    fs = objects[0].pictures.fs
-    named = {path for split in objects for path in split.pictures.paths}
-    folders = {path.rpartition("/")[0] for path in named}
-    beside = (join(folder, name) for folder in sorted(folders) for name in fs.files(folder) if is_image_name(name))
-    left = [path for path in beside if path not in named]
-    if not left:
-        return []
-    return [Issue("image that no annotation names", len(left), tuple(left[:EXAMPLES]), "not used")]
-
-
-@dataclass
-class StrangeCodes:
-    """Values or colours of masks that mean nothing: how many pixels and masks have them."""
-
-    pixels: Counter[int]
-    masks: Counter[int]
-
-    def issues(self, split: DenseSplit) -> list[Issue]:
-        """What there is to say of them, the most frequent first."""
-        if not self.pixels or not isinstance(split, MaskSplit):
-            return []
-        lines = [
-            f"{split.label_map.spell(code)}: {count:,} pixels in {self.masks[code]:,} masks"
-            for code, count in self.pixels.most_common(EXAMPLES)
-        ]
-        what = (
-            "colour value without a meaning in masks" if split.label_map.colours else "value without a meaning in masks"
-        )
-        return [Issue(what, len(self.pixels), tuple(lines), "these pixels are not counted")]
-
-
-def judge_masks(
-    report: CheckReport,
-    name: str,
-    split: MaskSplit,
-    numbers: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    notes: Sequence[object],
-    strange: "StrangeCodes",
-) -> None:
-    """Find masks that can't be read or don't fit, and values that mean nothing; count classes and pixels."""
-    unreadable, other_size = [], []
-    pixels: Counter[int] = Counter()
-    for number, size, note in zip(numbers.tolist(), sizes.tolist(), notes, strict=True):
-        image = split.name(number)
-        if not isinstance(note, MaskPixels):
-            unreadable.append(f"{image}: {note}")
-            report.spoiled.append(image)
-            continue
-        if list(note.size) != size:
-            other_size.append(f"{image}: {spell_size(size)}, its mask {spell_size(note.size)}")
-            report.spoiled.append(image)
-            continue
-        codes = np.array(list(note.codes))
-        classes = split.label_map.apply(codes)
-        known = np.isin(codes, split.label_map.codes)
-        for code, kind, is_known in zip(codes.tolist(), classes.tolist(), known.tolist(), strict=True):
-            if not is_known:
-                strange.pixels[code] += note.codes[code]
-                strange.masks[code] += 1
-            pixels[kind] += note.codes[code]
-        for kind in set(classes.tolist()) & set(range(len(split.label_map.classes))):
-            report.counts[split.label_map.classes[kind]][name] += 1
-    report.issues += list_issue("mask that can't be read", unreadable, "their images are left out")
-    report.issues += list_issue("mask of another size than the image", other_size, "their images are left out")
-    if name == "train" or not report.shares:
-        note_pixels(report, split, pixels)
-
-
-def note_pixels(report: CheckReport, split: MaskSplit, pixels: Counter[int]) -> None:
-    """Note the share of each class, and of what is not counted."""
-    total = sum(pixels.values())
-    if not total:
-        return
-    counted = sum(pixels[kind] for kind in range(len(split.label_map.classes)))
-    report.shares = {
-        title: pixels[kind] / counted if counted else 0.0 for kind, title in enumerate(split.label_map.classes)
-    }
-    if counted < total:
-        report.notes.append(f"not counted: {percent(1 - counted / total)} of the pixels")
-
-
-def count_made(report: CheckReport, name: str, split: DenseSplit, classes: Sequence[str]) -> None:
-    """Count the classes of drawn scenes: objects, or images with regions of a class."""
-    from .instances import Instances
-
-    for index in range(len(split)):
-        found = split.annotation(index)
-        if isinstance(found, Instances):
-            kinds = found.labels.tolist()
-        else:
-            kinds = [kind for kind in np.unique(found).tolist() if kind < len(classes)]
-        for kind in kinds:
-            report.counts[classes[kind]][name] += 1
-
-
-def list_issue(what: str, examples: Sequence[str], advice: str) -> list[Issue]:
-    """A issue if there are any."""
-    return [Issue(what, len(examples), tuple(examples[:EXAMPLES]), advice)] if examples else []
-
-
-SLACK = 1.0  # pixels by which a box may stick out: tools round in either direction
-LEAST = 4  # pixels of an object's shorter side below which no model here sees it
-MANY = 100  # objects of an image, beyond which some are never counted as found
-WORTH_A_NOTE = 0.01  # share of tiny objects from which they are worth a word
-
-
-def judge_instances(
-    report: CheckReport,
-    name: str,
-    split: InstanceSplit,
-    numbers: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    classes: Sequence[str],
-) -> None:
-    """Find images of another size than annotated and boxes that are wrong; count the objects of each class.
-
-    Args:
-        report: Gets the issues.
-        name: Of the split.
-        split: The scenes.
-        numbers: Of the readable images `[n]`.
-        sizes: Their heights and widths `[n, 2]`.
-        classes: Names of all classes.
-    """
-    whole = np.zeros((len(split), 2), dtype=np.int64)
-    whole[numbers] = sizes
-    fitting = judge_annotated_sizes(report, split, whole)
-    image = np.repeat(np.arange(len(split)), np.diff(split.starts))
-    usable = fitting[image]
-    frame = whole[image][:, ::-1]  # width, height
-    boxes = split.boxes.astype(np.float64) * (np.tile(frame, 2) if split.relative else 1)
-    first = 1 if split.task == "segment" and split.background else 0
-    for kind, count in zip(*np.unique(split.kinds[usable], return_counts=True), strict=True):
-        report.counts[classes[kind + first]][name] += int(count)
-    if first:
-        report.counts[classes[0]][name] = int(fitting.sum())
-    judge_boxes(report, split, boxes, image, frame, usable)
-    judge_tiny(report, split, boxes, image, frame, usable & ~split.crowd)
-    note_images(report, name, split)
-
-
-def judge_annotated_sizes(report: CheckReport, split: InstanceSplit, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which images `[n]` can be read and have the size that their annotations say."""
-    readable = np.any(sizes, axis=1)
-    wrong = np.flatnonzero(readable & split.sizes.any(axis=1) & (split.sizes != sizes).any(axis=1))
-    if len(wrong):
-        report.spoiled += [split.name(int(index)) for index in wrong]
-        both = zip(wrong.tolist(), sizes[wrong].tolist(), split.sizes[wrong].tolist(), strict=True)
-        lines = [
-            f"{split.name(index)}: {spell_size(own)}, annotated as {spell_size(noted)}" for index, own, noted in both
-        ]
-        advice = "left out; turned or resized after they were annotated?"
-        report.issues.append(
-            Issue("image of another size than annotated, height × width", len(wrong), tuple(lines[:EXAMPLES]), advice)
-        )
-        readable = readable.copy()
-        readable[wrong] = False
-    return readable
-
-
-def judge_boxes(
-    report: CheckReport,
-    split: InstanceSplit,
-    boxes: NDArray[np.float64],
-    image: NDArray[np.int64],
-    frame: NDArray[np.int64],
-    usable: NDArray[np.bool_],
-) -> None:
-    """Find boxes without extent, outside the image or beyond its border, and objects that are there twice."""
-    sides = boxes[:, 2:] - boxes[:, :2]
-    flat = usable & (sides <= 0).any(axis=1)
-    outside = usable & ~flat & ((boxes[:, 2:] <= 0) | (boxes[:, :2] >= frame)).any(axis=1)
-    beyond = usable & ~flat & ~outside & ((boxes[:, :2] < -SLACK) | (boxes[:, 2:] > frame + SLACK)).any(axis=1)
-    rows = np.column_stack([image, split.kinds, boxes.round(1)])
-    _, place, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    again = usable & ~flat & (place[inverse.reshape(-1)] != np.arange(len(rows)))
-    for what, which, advice in (
-        ("box without width or height", flat, "left out"),
-        ("box wholly outside the image", outside, "left out"),
-        ("box partly outside the image", beyond, "cut off at the border"),
-        ("object annotated twice", again, "remove one of each: a model is punished for issue it once"),
-    ):
-        found = np.flatnonzero(which)
-        if len(found):
-            examples = tuple(box_line(split, boxes[row], int(image[row]), frame[row]) for row in found[:EXAMPLES])
-            report.issues.append(Issue(what, len(found), examples, advice))
-
-
-def box_line(split: InstanceSplit, box: NDArray[np.float64], image: int, frame: NDArray[np.int64]) -> str:
-    """A box for people."""
-    left, top, right, bottom = (f"{value:.6g}" for value in box.tolist())
-    return f"{split.name(image)} ({spell_size(frame[::-1].tolist())}): x {left} to {right}, y {top} to {bottom}"
-
-
-def judge_tiny(
-    report: CheckReport,
-    split: InstanceSplit,
-    boxes: NDArray[np.float64],
-    image: NDArray[np.int64],
-    frame: NDArray[np.int64],
-    usable: NDArray[np.bool_],
-) -> None:
-    """Find objects that have too few pixels at the image size to train with, and say which size they need."""
-    sides = (boxes[:, 2:] - boxes[:, :2]).min(axis=1)
-    counted = usable & (sides > 0)
-    if not counted.any() or report.img_size is None:
-        return
-    shorter = frame.min(axis=1)
-    shares = np.where(counted, sides / np.maximum(shorter, 1), np.inf)
-    tiny = np.flatnonzero(shares * report.img_size < LEAST)
-    if len(tiny) < WORTH_A_NOTE * counted.sum():
-        return
-    needed = math.ceil(LEAST / float(np.quantile(shares[tiny], 0.1)) / 32) * 32
-    own = int(np.median(shorter[tiny])) // 32 * 32
-    if needed <= own:
-        advice = f"at {report.img_size} pixels less than {LEAST} on a side are left of them; try --img-size {needed}"
-    elif report.img_size < own:
-        advice = (
-            f"less than {LEAST} pixels on a side at {report.img_size}; try --img-size {own}, or cut images in parts"
-        )
-    else:
-        advice = f"less than {LEAST} pixels on a side; they are hardly found"
-    lines = tuple(box_line(split, boxes[row], int(image[row]), frame[row]) for row in tiny[:EXAMPLES])
-    report.issues.append(Issue("tiny object", len(tiny), lines, advice))
-
-
-def note_images(report: CheckReport, name: str, split: InstanceSplit) -> None:
-    """Note images without objects or with very many, crowds, and masks that only some objects have."""
-    counts = np.diff(split.starts)
-    notes = [f"{name}: {len(split.kinds):,} objects in {len(split):,} images"]
-    if (counts == 0).any():
-        notes.append(f"{int((counts == 0).sum()):,} images without objects")
-    if (counts > MANY).any():
-        notes.append(f"{int((counts > MANY).sum()):,} with more than {MANY}, of which {MANY} can be found")
-    if split.crowd.any():
-        notes.append(f"{int(split.crowd.sum()):,} crowds or difficult objects, which are not counted")
-    there = split.packed.there | split.crowd
-    if there.any() and not split.packed.there.all() and not there.all():
-        notes.append(f"{int((~there).sum()):,} objects without a mask, so that boxes alone are learnt")
-    report.notes.append(", ".join(notes))
 
 
 SHOWN = 10  # lines of a section
@@ -512,7 +253,10 @@ def render_report(report: CheckReport, patches: Mapping[str, int | None]) -> Ren
     for title, lines in sections:
         parts += [Text(), Text(printable(title), style="bold")]
         parts += [Padding(Text(printable(line), overflow="fold"), (0, 0, 0, 2), expand=False) for line in lines]
-    if report.img_size:
+    if report.refusal:
+        parts += [Text(), Text("These data can't be trained with yet", style="bold")]
+        parts.append(Padding(Text(printable(report.refusal)), (0, 0, 0, 2), expand=False))
+    elif report.img_size:
         parts += [Text(), Text("To train with these images", style="bold")]
         advice = size_advice(report, patches)
         parts.append(Padding(Text(advice), (0, 0, 0, 2), expand=False))
@@ -546,14 +290,14 @@ def bad_image_sections(report: CheckReport) -> Iterator[Section]:
 
 def size_advice(report: CheckReport, patches: Mapping[str, int | None]) -> str:
     """The image size to train with, and what follows from it."""
-    if report.task != "classify":
+    if not patches:
         return f"Images with a shorter side of {report.img_size} pixels."
     chosen = ", ".join(f"{patch} for {name}" for name, patch in patches.items())
     return f"Images of {report.img_size} pixels; the patch size follows from it: {chosen}."
 
 
 def annotation_sections(report: CheckReport) -> Iterator[Section]:
-    """What is wrong with annotations of objects or regions, and what else is worth knowing of them."""
+    """What is wrong with annotations of instances or pixels, and what else is worth knowing of them."""
     for issue in report.issues:
         what = plural(issue.count, issue.what)
         title = f"{what[0].upper()}{what[1:]} ({issue.count:,}): {issue.advice}"
@@ -567,7 +311,9 @@ def class_sections(report: CheckReport) -> Iterator[Section]:
     """Classes that are empty, missing, tiny, or of very different size."""
     lines = []
     if report.empty_classes:
-        lacking = {"detect": "an object", "segment": "a pixel"}.get(report.task, "a readable image")
+        lacking = (
+            "an instance" if report.counted == "instance" else "a pixel" if report.fractions else "a readable image"
+        )
         lines.append(f"without {lacking}: {listed(report.empty_classes)}")
     lines += [f"missing in {split}: {listed(missing)}" for split, missing in report.missing_classes.items()]
     if report.tiny_classes:
@@ -580,9 +326,11 @@ def class_sections(report: CheckReport) -> Iterator[Section]:
             f"very different size: {unequal.largest} has {unequal.most:,} {report.things}, {unequal.smallest} "
             f"{unequal.fewest:,} ({unequal.ratio:.3g} : 1){advice}"
         )
-    if report.shares:
-        ordered = sorted(report.shares, key=report.shares.__getitem__, reverse=True)
-        lines.append("share of pixels: " + listed([f"{title} {percent(report.shares[title])}" for title in ordered]))
+    if report.fractions:
+        ordered = sorted(report.fractions, key=report.fractions.__getitem__, reverse=True)
+        lines.append(
+            "fraction of pixels: " + listed([f"{title} {percent(report.fractions[title])}" for title in ordered])
+        )
     if lines:
         yield "Classes", lines
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from .image import is_image_name, read_file
+from .image import LARGEST_FILE, is_image_name, open_file, read_file
 from .labels import shorten
 from .names import natural_key
 from .samples import BadImage
@@ -24,7 +24,8 @@ SPLITS = {
     "test": "test",
     "testing": "test",
 }
-IGNORED = ("__MACOSX",)
+HIDDEN = ("__MACOSX",)
+INFLATED, RATIO = 2**30, 100  # bytes, and times its size, beyond which an archive is not unpacked
 
 
 class FileSystem(ABC):
@@ -86,7 +87,7 @@ class LocalFolder(FileSystem):
         >>> from pathlib import Path
         >>> folder = tempfile.mkdtemp()
         >>> _ = Path(folder, "a.txt").write_text("hello")
-        >>> fs = FolderTree(folder)
+        >>> fs = LocalFolder(folder)
         >>> fs.files(), fs.read("a.txt")
         (['a.txt'], b'hello')
     """
@@ -105,19 +106,22 @@ class LocalFolder(FileSystem):
         return self._list(path)[1]
 
     def read(self, path: str) -> bytes:
-        return read_file(path, self.place(path))
+        return read_file(path, self.locate(path), LARGEST_FILE if is_image_name(path) else None)
 
     def has(self, path: str) -> bool:
-        return os.path.isfile(self.place(path))
+        return os.path.isfile(self.locate(path))
 
     def head(self, path: str) -> IO[bytes]:
-        try:
-            return open(self.place(path), "rb")
-        except OSError as error:
-            reason = "there is no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
-            raise BadImage(path, reason) from None
+        return open_file(path, self.locate(path))
 
-    def place(self, path: str) -> str:
+    def below(self, path: str = "") -> list[str]:
+        try:
+            found = list(walk(self.locate(path), f"{path}/" if path else "", set(), all_files=True))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(found, key=files_first)
+
+    def locate(self, path: str) -> str:
         """Where a file lies; absolute paths are taken as they are."""
         return os.path.join(self.title, path)
 
@@ -127,7 +131,7 @@ class LocalFolder(FileSystem):
             folders: list[str] = []
             files: list[str] = []
             try:
-                with os.scandir(self.place(path)) as entries:
+                with os.scandir(self.locate(path)) as entries:
                     for entry in entries:
                         if not is_hidden(entry.name):
                             (folders if entry.is_dir() else files).append(entry.name)
@@ -150,8 +154,9 @@ class ZipArchive(FileSystem):
         self._listed: dict[str, tuple[list[str], list[str]]] = {}
         try:
             with zipfile.ZipFile(file) as archive:
+                refuse_inflation(self.title, archive.infolist())
                 names = [info.filename for info in archive.infolist() if not info.is_dir()]
-        except (zipfile.BadZipFile, OSError) as error:
+        except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
             raise ValueError(f"{self.title} can't be read as a .zip file: {error}.") from None
         names = [name for name in names if not any(map(is_hidden, name.split("/")))]
         tops = {name.partition("/")[0] if "/" in name else "" for name in names}
@@ -169,9 +174,15 @@ class ZipArchive(FileSystem):
 
     def read(self, path: str) -> bytes:
         try:
-            return self._archive().read(self.prefix + path)
+            archive = self._archive()
+            info = archive.getinfo(self.prefix + path)
+            if is_image_name(path) and info.file_size > LARGEST_FILE:
+                raise BadImage(path, f"it claims {info.file_size:,} bytes; images have at most {LARGEST_FILE:,}")
+            return archive.read(info)  # ends with an error where there is more than the header claims
         except KeyError:
             raise BadImage(path, "there is no such file in the archive") from None
+        except MemoryError:
+            raise BadImage(path, "it does not fit into memory") from None
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError) as error:
             raise BadImage(path, f"the archive can't be read there ({error})") from None
 
@@ -200,6 +211,20 @@ class ZipArchive(FileSystem):
                 for path, (folders, files) in listed.items()
             }
         return self._listed
+
+
+def refuse_inflation(title: str, entries: Sequence[zipfile.ZipInfo]) -> None:
+    """Refuse an archive that would grow beyond measure, by what its headers claim, before anything is unpacked.
+
+    Raises:
+        ValueError: It claims more than a gigabyte, and a hundred times the bytes that it has.
+    """
+    claimed = sum(info.file_size for info in entries)
+    if claimed > INFLATED and claimed > RATIO * sum(info.compress_size for info in entries):
+        raise ValueError(
+            f"{title} claims to unpack to {claimed / 2**30:,.1f} GiB, more than {RATIO} times its size, as no images "
+            "do; unpack it yourself if you trust it, and give the folder."
+        )
 
 
 def join(folder: str, name: str) -> str:
@@ -329,7 +354,7 @@ def normal_path(path: str) -> str:
     """A path without `.` and `..`, as a file system has them.
 
     Example:
-        >>> normal("annotations/../images/./1.jpg")
+        >>> normal_path("annotations/../images/./1.jpg")
         'images/1.jpg'
     """
     parts: list[str] = []
@@ -387,20 +412,33 @@ def named_split(name: str) -> str | None:
     return told.pop() if len(told) == 1 else None
 
 
-def walk(folder: str, prefix: str, links: set[str]) -> Iterator[str]:
-    """Paths of all images below a folder."""
+def files_first(path: str) -> list[tuple[bool, object]]:
+    """Sorts the files of a folder before those of the folders in it, each in natural order."""
+    *folders, name = path.split("/")
+    return [*((True, natural_key(folder)) for folder in folders), (False, natural_key(name))]
+
+
+def walk(folder: str, prefix: str, links: set[str], all_files: bool = False) -> Iterator[str]:
+    """Paths of all images, or of all files, below a folder, in no particular order.
+
+    Args:
+        folder: Where to begin.
+        prefix: What the paths begin with.
+        links: Where symbolic links have led to already; a link may lead back to where it came from.
+        all_files: Whether to yield files that are no images by their name, too.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
             if is_hidden(entry.name):
                 continue
             if entry.is_dir():
-                if entry.is_symlink():  # a link may lead back to where it came from
+                if entry.is_symlink():
                     target = os.path.realpath(entry.path)
                     if target in links or f"{os.path.realpath(folder)}{os.sep}".startswith(target + os.sep):
                         continue
                     links.add(target)
-                yield from walk(entry.path, f"{prefix}{entry.name}/", links)
-            elif is_image_name(entry.name):
+                yield from walk(entry.path, f"{prefix}{entry.name}/", links, all_files)
+            elif all_files or is_image_name(entry.name):
                 yield f"{prefix}{entry.name}"
 
 
@@ -412,4 +450,4 @@ def visible_folders(folder: str | Path) -> Iterator[os.DirEntry[str]]:
 
 def is_hidden(name: str) -> bool:
     """Whether a name is one that file managers hide or leave behind."""
-    return name.startswith(".") or name in IGNORED
+    return name.startswith(".") or name in HIDDEN

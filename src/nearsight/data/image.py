@@ -3,10 +3,11 @@
 import io
 import math
 import os
+import stat
 import warnings
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ SUFFIXES = frozenset(
     # Not readable here, but images to their owner: they are to be reported as bad, not passed over.
     | {".heic", ".heif", ".jxl"}
 )
+LARGEST_FILE = 2**29  # bytes of an image file
 ORIENTATION = 0x0112  # the EXIF tag
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -48,18 +50,47 @@ def is_image_name(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in SUFFIXES
 
 
-def read_file(name: str, path: str | os.PathLike[str]) -> bytes:
-    """The bytes of an image file.
+def open_file(name: str, path: str | os.PathLike[str]) -> BinaryIO:
+    """A file, opened to be read. A pipe, at which a reader waits for a writer, or a device is never read from.
 
     Raises:
-        BadImage: The file can't be opened.
+        BadImage: There is no such file, it can't be opened, or it is no regular file.
     """
     try:
-        return Path(path).read_bytes()
+        # Not blocking: opening a pipe would wait, too. Windows has neither this flag nor such files.
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         raise BadImage(name, "there is no such file") from None
-    except OSError as error:
-        raise BadImage(name, f"the file can't be opened ({error.strerror or error})") from None
+    except (OSError, ValueError) as error:  # ValueError: the name holds a zero byte
+        reason = getattr(error, "strerror", None) or error
+        raise BadImage(name, f"the file can't be opened ({reason})") from None
+    mode = os.fstat(number).st_mode
+    if stat.S_ISREG(mode):
+        return open(number, "rb")
+    os.close(number)
+    raise BadImage(name, "it is a folder" if stat.S_ISDIR(mode) else "it is a pipe, a socket or a device, not a file")
+
+
+def read_file(name: str, path: str | os.PathLike[str], limit: int | None = LARGEST_FILE) -> bytes:
+    """The bytes of a file.
+
+    Args:
+        name: What to call it in an error.
+        path: Where it is.
+        limit: Bytes that it may have; None for any number.
+
+    Raises:
+        BadImage: The file can't be opened or read, is no regular file, or is too large.
+    """
+    with open_file(name, path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if limit is not None and size > limit:
+            raise BadImage(name, f"the file has {size:,} bytes; images have at most {limit:,}")
+        try:
+            return file.read()
+        except (OSError, MemoryError) as error:
+            reason = getattr(error, "strerror", None) or "it does not fit into memory"
+            raise BadImage(name, f"the file can't be read ({reason})") from None
 
 
 def decode(name: str, source: bytes | str | os.PathLike[str], enough: int | None = None) -> Image.Image:
@@ -107,6 +138,8 @@ def explain(error: Exception) -> str:
         return "it holds no image, or one in an unknown format"
     if isinstance(error, Image.DecompressionBombError):
         return f"it claims more than {2 * (Image.MAX_IMAGE_PIXELS or 0) // 10**6} million pixels"
+    if isinstance(error, NotFinite):
+        return "none of its pixels is a finite number (nan or inf)"
     if isinstance(error, MemoryError):
         return "it does not fit into memory"
     text = str(error).strip().rstrip(".")
@@ -170,14 +203,24 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 def to_eight_bits(image: Image.Image) -> Image.Image:
     """A grey image of 16 or 32 bits, with its range of values scaled to 0..255."""
-    values = np.nan_to_num(np.asarray(image).astype(np.float64))
-    low, high = float(values.min()), float(values.max())
+    values = np.asarray(image).astype(np.float64)
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        raise NotFinite
+    low, high = float(finite.min()), float(finite.max())
+    if finite.size < values.size:
+        values = np.nan_to_num(values, posinf=high, neginf=low)
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         low, high = 0.0, 65535.0  # what these can hold, so that dark images stay dark
     elif low >= 0:
         low, high = 0.0, next((limit for limit in (1.0, 255.0, 65535.0) if high <= limit), high)
     scaled = (values - low) * (255.0 / (high - low)) if high > low else np.zeros_like(values)
     return Image.fromarray(np.rint(scaled).astype(np.uint8))
+
+
+class NotFinite(ValueError):
+    """An image without a single finite value."""
 
 
 class Files(Split):

@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-Rle = dict[str, Any]  # COCO's run lengths: `size` [height, width] and `counts`, as bytes
-Shape = list[NDArray[np.float32]] | Rle  # rings of points [p, 2], or run lengths
+Rle = dict[str, Any]  # COCO's RLE: `size` [height, width] and `counts`, as bytes
+Shape = list[NDArray[np.float32]] | Rle  # rings of points [p, 2], or RLE
 
 
 @dataclass(frozen=True)
 class Instances:
-    """The objects of one image, in its pixels.
+    """The instances of one image, in its pixels.
 
     Attributes:
         size: Height and width of the image.
         boxes: x1, y1, x2, y2 `[n, 4]`.
         labels: Class numbers `[n]`.
-        crowd: Whether it is a group that does not count as one object `[n]`.
+        crowd: Whether it is a group that does not count as one instance `[n]`.
         area: Pixels, as annotated `[n]`.
-        shapes: The masks as outlines or run lengths; None where there are no masks.
+        shapes: The masks as outlines or RLE; None where there are no masks.
     """
 
     size: tuple[int, int]
@@ -39,7 +39,7 @@ class Instances:
         return len(self.labels)
 
     def keep(self, kept: NDArray[np.bool_]) -> "Instances":
-        """Some of the objects `[n]`."""
+        """Some of the instances `[n]`."""
         shapes = (
             None if self.shapes is None else [shape for shape, stays in zip(self.shapes, kept, strict=True) if stays]
         )
@@ -53,7 +53,7 @@ class Instances:
         return replace(self, boxes=boxes).keep(np.all(boxes[:, 2:] > boxes[:, :2], axis=1))
 
     def resized(self, size: tuple[int, int]) -> "Instances":
-        """The objects of the image in another size."""
+        """The instances of the image in another size."""
         if size == self.size:
             return self
         tall, wide = size[0] / self.size[0], size[1] / self.size[1]
@@ -63,7 +63,7 @@ class Instances:
         return replace(self, size=size, boxes=self.boxes * factors, area=area, shapes=shapes)
 
     def rles(self) -> list[Rle]:
-        """The masks as run lengths; there must be masks."""
+        """The masks as RLE; there must be masks."""
         assert self.shapes is not None
         return [to_rle(shape, self.size) for shape in self.shapes]
 
@@ -79,16 +79,16 @@ class Instances:
         return target if self.shapes is None else {**target, "masks": torch.from_numpy(self.dense())}
 
     def truth(self) -> dict[str, Any]:
-        """What a prediction is compared with: arrays as in `target`, but masks as run lengths (`rles`)."""
+        """What a prediction is compared with: arrays as in `target`, but masks as RLE (`rles`)."""
         truth: dict[str, Any] = {name: getattr(self, name) for name in ("boxes", "labels", "crowd", "area")}
         return truth if self.shapes is None else {**truth, "rles": self.rles()}
 
     def paint(self, numbers: NDArray[np.uint8], empty: int) -> NDArray[np.uint8]:
-        """A map of classes `[H, W]`, small objects over large ones.
+        """A map of classes `[H, W]`, small instances over large ones.
 
         Args:
             numbers: The value for each class.
-            empty: The value where there is no object.
+            empty: The value where there is no instance.
         """
         canvas = np.full(self.size, empty, dtype=np.uint8)
         assert self.shapes is not None
@@ -98,14 +98,14 @@ class Instances:
 
 
 def resize_shape(shape: Shape, tall: float, wide: float, size: tuple[int, int]) -> Shape:
-    """Outlines for the image in another size. Run lengths keep theirs: `to_rle` changes it."""
+    """Outlines for the image in another size. RLE keep theirs: `to_rle` changes it."""
     if isinstance(shape, dict):
         return shape
     return [ring * np.array([wide, tall], dtype=np.float32) for ring in shape]
 
 
 def to_rle(shape: Shape, size: tuple[int, int]) -> Rle:
-    """Run lengths of one mask at a size."""
+    """RLE of one mask at a size."""
     from faster_coco_eval.core import mask as codec
 
     if not isinstance(shape, dict) and not shape:
@@ -123,7 +123,7 @@ def to_rle(shape: Shape, size: tuple[int, int]) -> Rle:
 
 
 def decode_masks(rles: Sequence[Rle], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Masks `[n, H, W]` of run lengths at this size."""
+    """Masks `[n, H, W]` of RLE at this size."""
     from faster_coco_eval.core import mask as codec
 
     if not rles:
@@ -132,7 +132,7 @@ def decode_masks(rles: Sequence[Rle], size: tuple[int, int]) -> NDArray[np.bool_
 
 
 def encode_masks(masks: NDArray[np.bool_]) -> list[Rle]:
-    """Run lengths of masks `[n, H, W]`.
+    """RLE of masks `[n, H, W]`.
 
     Example:
         >>> square = np.zeros((1, 4, 6), dtype=bool)
@@ -149,9 +149,9 @@ def encode_masks(masks: NDArray[np.bool_]) -> list[Rle]:
 
 
 class MaskList:
-    """The masks of many objects in a few arrays, which worker processes share.
+    """The masks of many instances in a few arrays, which worker processes share.
 
-    Instances are added in order; an object without a mask is added as None.
+    Instances are added in order; an instance without a mask is added as None.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class MaskList:
         self._code_sizes: list[tuple[int, int]] = []
 
     def add(self, shape: Shape | None) -> None:
-        """Take the next object's mask."""
+        """Take the next instance's mask."""
         rings = [] if shape is None or isinstance(shape, dict) else shape
         self._points += rings
         self._ring_sizes += map(len, rings)
@@ -171,7 +171,7 @@ class MaskList:
         self._code_sizes.append(tuple(shape["size"]) if isinstance(shape, dict) else (0, 0))
 
     def pack(self, order: NDArray[np.int64]) -> "PackedMasks":
-        """All masks in a given order of the objects, in arrays."""
+        """All masks in a given order of the instances, in arrays."""
         ring_starts = np.concatenate([[0], np.cumsum(self._rings, dtype=np.int64)]).astype(np.int64)
         rings = [ring for number in order for ring in range(ring_starts[number], ring_starts[number + 1])]
         points = [self._points[ring] for ring in rings]
@@ -179,7 +179,7 @@ class MaskList:
         return PackedMasks(
             points=np.concatenate(points) if points else np.zeros((0, 2), dtype=np.float32),
             ring_ends=ends([self._ring_sizes[ring] for ring in rings]),
-            object_ends=ends([self._rings[number] for number in order]),
+            instance_ends=ends([self._rings[number] for number in order]),
             codes=b"".join(codes),
             code_ends=ends(list(map(len, codes))),
             code_sizes=np.array([self._code_sizes[number] for number in order], dtype=np.int32).reshape(-1, 2),
@@ -188,35 +188,35 @@ class MaskList:
 
 @dataclass(frozen=True)
 class PackedMasks:
-    """Masks by number of the object.
+    """Masks by number of the instance.
 
     Attributes:
         points: Of all rings `[p, 2]`.
         ring_ends: Where the points of each ring end, after a 0.
-        object_ends: Where the rings of each object end, after a 0.
-        codes: Run lengths of all objects that have them.
-        code_ends: Where the run lengths of each object end, after a 0.
+        instance_ends: Where the rings of each instance end, after a 0.
+        codes: RLE of all instances that have them.
+        code_ends: Where the RLE of each instance end, after a 0.
         code_sizes: Height and width of their masks `[n, 2]`.
     """
 
     points: NDArray[np.float32]
     ring_ends: NDArray[np.int64]
-    object_ends: NDArray[np.int64]
+    instance_ends: NDArray[np.int64]
     codes: bytes
     code_ends: NDArray[np.int64]
     code_sizes: NDArray[np.int32]
 
     @property
     def there(self) -> NDArray[np.bool_]:
-        """Which objects have a mask `[n]`."""
-        return (np.diff(self.object_ends) > 0) | (np.diff(self.code_ends) > 0)
+        """Which instances have a mask `[n]`."""
+        return (np.diff(self.instance_ends) > 0) | (np.diff(self.code_ends) > 0)
 
     def shape(self, number: int) -> Shape:
-        """The mask of an object; no rings where it has none."""
+        """The mask of an instance; no rings where it has none."""
         first, last = self.code_ends[number], self.code_ends[number + 1]
         if last > first:
             return {"size": self.code_sizes[number].tolist(), "counts": self.codes[first:last]}
-        rings = range(self.object_ends[number], self.object_ends[number + 1])
+        rings = range(self.instance_ends[number], self.instance_ends[number + 1])
         return [self.points[self.ring_ends[ring] : self.ring_ends[ring + 1]] for ring in rings]
 
 
@@ -225,48 +225,40 @@ def ends(sizes: Sequence[int]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
 
+MOST_PIXELS = 2**28  # of a mask, as many as the largest image that is opened has, and more
 MOST_DIGITS = 10  # characters of a run length, of five bits each
 
 
 def read_rle(value: dict[str, Any]) -> Rle | None:
-    """Run lengths, checked: they must fill their mask, or the codec would write past it."""
+    """COCO's RLE, of a list or a text; None if the runs don't fill the mask.
+
+    The runs of a text are counted here: the codec would have to decode each mask for it, which takes seven times as
+    long, and its older versions take texts that are too short.
+    """
     counts, size = value.get("counts"), value.get("size")
-    if not (isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) and side > 0 for side in size)):
+    if not (isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size)):
+        return None
+    pixels = size[0] * size[1]
+    if pixels > MOST_PIXELS:
         return None
     if isinstance(counts, list):
-        if not all(isinstance(run, int) and run >= 0 for run in counts) or sum(counts) != size[0] * size[1]:
+        if not all(type(run) is int and run >= 0 for run in counts) or sum(counts) != pixels:
             return None
-        counts = encode_counts(counts)
-    elif isinstance(counts, str):
-        counts = counts.encode("utf-8")
-        runs = decode_counts(counts)
-        if runs is None or int(runs.sum()) != size[0] * size[1]:
-            return None
-    else:
+        from faster_coco_eval.core import mask as codec
+
+        return codec.frPyObjects({"size": size, "counts": counts}, *size)
+    runs = decode_counts(counts.encode("utf-8")) if isinstance(counts, str) else None
+    if runs is None or runs.max() > pixels or runs.sum() != pixels:
         return None
-    return {"size": size, "counts": counts}
-
-
-def encode_counts(runs: list[int]) -> bytes:
-    """COCO's text for run lengths: differences to the run before the last, five bits in a character."""
-    text = bytearray()
-    for place, run in enumerate(runs):
-        rest = run - runs[place - 2] if place > 2 else run
-        more = True
-        while more:
-            bits = rest & 0x1F
-            rest >>= 5
-            more = rest != (-1 if bits & 0x10 else 0)
-            text.append((bits | 0x20 if more else bits) + 48)
-    return bytes(text)
+    return {"size": size, "counts": counts.encode("utf-8")}  # type: ignore[union-attr]
 
 
 def decode_counts(text: bytes) -> NDArray[np.int64] | None:
-    """The run lengths of COCO's text; None if it is none.
+    """The RLE of COCO's text; None if it is none.
 
     Example:
-        >>> expand(compress([6, 1, 40, 2, 4, 1]))
-        array([ 6,  1, 40,  2,  4,  1])
+        >>> decode_counts(b"61:1K")
+        array([ 6,  1, 10,  2,  5])
     """
     bits = np.frombuffer(text, dtype=np.uint8).astype(np.int64) - 48
     last = np.flatnonzero(~bits & 0x20)  # of each number
@@ -284,7 +276,7 @@ def decode_counts(text: bytes) -> NDArray[np.int64] | None:
 
 
 def encode_block(block: NDArray[np.bool_], corner: tuple[int, int], size: tuple[int, int]) -> Rle:
-    """Run lengths of a mask that is empty around a block; only the block is looked at.
+    """RLE of a mask that is empty around a block; only the block is looked at.
 
     Args:
         block: The part that may hold something `[h, w]`.
@@ -292,7 +284,7 @@ def encode_block(block: NDArray[np.bool_], corner: tuple[int, int], size: tuple[
         size: Height and width of the mask.
 
     Example:
-        >>> expand(encode_block(np.array([[True, True]]), (1, 2), (3, 5))["counts"])
+        >>> decode_counts(encode_block(np.array([[True, True]]), (1, 2), (3, 5))["counts"])
         array([7, 1, 2, 1, 4])
     """
     from faster_coco_eval.core import mask as codec

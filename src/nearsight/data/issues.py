@@ -1,13 +1,18 @@
-"""What a check of labelled images can find, as values that go into a report or a JSON file."""
+"""What a check of data can find, as values that go into a report or a JSON file."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+EXAMPLES = 20  # that are remembered of each kind of issue
 TINY = 10  # training images below which a class is hardly learnt
 IMBALANCED = 5.0  # ratio of the largest to the smallest class from which weights are advised
 PLURALS = {
-    **{"image": "images", "class": "classes", "picture": "pictures", "box": "boxes", "object": "objects"},
-    **{"annotation": "annotations", "mask": "masks", "value": "values", "line": "lines"},
+    **{"image": "images", "class": "classes", "picture": "pictures", "box": "boxes"},
+    **{"annotation": "annotations", "mask": "masks", "value": "values", "line": "lines", "instance": "instances"},
 }
 PROTECTED = ("train", "val", "test")  # of a picture in several splits, the copy in the last is the one to keep
 
@@ -99,6 +104,46 @@ class Issue:
     advice: str
 
 
+class Seen(NamedTuple):
+    """The readable images of a split.
+
+    Attributes:
+        numbers: Their numbers in it `[n]`.
+        sizes: Height and width `[n, 2]`.
+        notes: What `Split.inspect` gave for each.
+    """
+
+    numbers: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    notes: Sequence[object]
+
+
+@dataclass
+class AnnotationCheck:
+    """What a split finds in its annotations.
+
+    Attributes:
+        counts: Images, or instances, of each class `[C]`.
+        issues: What is wrong.
+        notes: What else is worth knowing, a sentence each.
+        unusable: Names of images whose annotations can't be used.
+        pixels: Pixels of each class, and at last those that are not counted `[C + 1]`; None without masks.
+        unknown_values: Values or colours of masks that are no class: how many pixels and masks have them.
+    """
+
+    counts: NDArray[np.int64]
+    issues: list[Issue] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
+    pixels: NDArray[np.int64] | None = None
+    unknown_values: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, what: str, lines: Sequence[str], advice: str) -> None:
+        """Note an issue, if there is any example of it."""
+        if lines:
+            self.issues.append(Issue(what, len(lines), tuple(lines[:EXAMPLES]), advice))
+
+
 @dataclass(frozen=True)
 class Spread:
     """Smallest, middle and largest of some numbers."""
@@ -130,10 +175,12 @@ class CheckReport:
         odd_sizes: Images much smaller, larger or longer than the others.
         img_size: The image size to train with.
         task: What the annotations are for.
-        issues: What is wrong with annotations of objects or regions.
+        issues: What is wrong with annotations, and other issues.
         notes: What else is worth knowing of them, a sentence each.
-        shares: For regions, the share of pixels of each class.
-        spoiled: Names of images whose annotations can't be used.
+        counted: What classes are counted in: `image` or `instance`.
+        fractions: Of masks, the fraction of pixels of each class.
+        unusable: Names of images whose annotations can't be used.
+        refusal: Why nothing can be trained with these data as they are; empty if it can.
     """
 
     source: str
@@ -157,8 +204,10 @@ class CheckReport:
     task: str = "classify"
     issues: list[Issue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    shares: dict[str, float] = field(default_factory=dict)
-    spoiled: list[str] = field(default_factory=list)
+    counted: str = "image"
+    fractions: dict[str, float] = field(default_factory=dict)
+    unusable: list[str] = field(default_factory=list)
+    refusal: str = ""
 
     @property
     def leaks(self) -> list[Copies]:
@@ -192,7 +241,7 @@ class CheckReport:
         sentences = [f"{count:,} {plural(count, words)}" for count, words in found if count]
         if self.imbalance and self.imbalance.ratio >= IMBALANCED:
             sentences.append(f"classes of very different size ({self.imbalance.ratio:.3g} : 1)")
-        return sentences
+        return [*sentences, *(["too few images to train with"] if self.refusal else [])]
 
     @property
     def to_be_split(self) -> bool:
@@ -202,14 +251,14 @@ class CheckReport:
     @property
     def things(self) -> str:
         """What classes are counted in."""
-        return {"detect": "training objects"}.get(self.task, "training images")
+        return f"training {plural(2, self.counted)}"
 
     @property
     def to_remove(self) -> list[str]:
-        """Names of the images to remove: unreadable and spoiled ones, and copies that are or will be on both sides."""
+        """Names of the images to remove: unreadable and unusable ones, and copies that are or will be on both sides."""
         apart = [*self.leaks, *(self.repeated if self.to_be_split else ())]
         surplus = [image for copies in apart for image in copies.surplus]
-        return list(dict.fromkeys([*(image.name for image in [*self.unreadable, *surplus]), *self.spoiled]))
+        return list(dict.fromkeys([*(image.name for image in [*self.unreadable, *surplus]), *self.unusable]))
 
     def as_dict(self) -> dict[str, Any]:
         """The report as values that JSON knows, with the verdict first."""

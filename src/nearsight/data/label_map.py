@@ -198,7 +198,7 @@ class LabelMap:
         classes: Names of the classes.
 
     Example:
-        >>> label_map = Coding(np.array([0, 1, 9]), np.array([0, 1, 255], dtype=np.uint8), False, ("ground", "cat"))
+        >>> label_map = LabelMap(np.array([0, 1, 9]), np.array([0, 1, 255], dtype=np.uint8), False, ("ground", "cat"))
         >>> label_map.apply(np.array([[0, 1, 9, 5]]))
         array([[  0,   1, 255, 255]], dtype=uint8)
     """
@@ -265,10 +265,10 @@ def has_colours(image: Image.Image) -> bool:
     return bool((np.ptp(pixels, axis=2) > TINT).mean() > STAINED)
 
 
-def is_coloured(content: bytes, table: LabelMapFile | None) -> bool:
+def is_coloured(fs: FileSystem, path: str, table: LabelMapFile | None) -> bool:
     """Whether a mask speaks in colours: it has such that are not grey, or a palette of those in the table."""
     try:
-        with Image.open(io.BytesIO(content), formats=readable_formats()) as image:
+        with Image.open(io.BytesIO(fs.read(path)), formats=readable_formats()) as image:
             if image.mode == "P" and table is not None and table.colours:
                 return set(np.unique(codes_of("", image, colours=True)).tolist()) <= set(table.colours)
             if image.mode in GREYS or image.mode in ("LA", "PA"):
@@ -309,7 +309,7 @@ def make_label_map(
         names.pop(IGNORE_INDEX, None)
     uncounted = ignored_codes(source, names, ignore, table, colours)
     if background is False:
-        uncounted |= {0} & set(names)
+        uncounted |= {0}
     codes = sorted(set(names) | uncounted | (set() if colours or 255 in names else {IGNORE_INDEX}))
     counted = [code for code in (names if table is not None else codes) if code in names and code not in uncounted]
     if len(counted) > IGNORE_INDEX:
@@ -327,7 +327,9 @@ def is_black_and_white(present: Mapping[int, int]) -> bool:
     """Whether masks have the values 0 and 255, and others at most at smoothed edges."""
     extremes = sum(count for code, count in present.items() if code <= NEAR or code >= 255 - NEAR)
     others = len(set(present) - {0, 255})
-    return 255 in present and (others == 0 or (others > FEW and extremes >= MOSTLY * sum(present.values())))
+    return max(present, default=0) == 255 and (
+        others == 0 or (others > FEW and extremes >= MOSTLY * sum(present.values()))
+    )
 
 
 def smoothed_label_map(classes: tuple[str, ...]) -> LabelMap:

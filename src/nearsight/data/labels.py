@@ -1,11 +1,14 @@
-"""From the labels that people write to class numbers that all splits share."""
+"""From the labels that people write, one or several for an image, to class numbers that all splits share."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from .issues import AnnotationCheck, Seen
 from .names import natural_key
+from .samples import Split
 
 
 def number_labels(
@@ -88,3 +91,108 @@ def shorten(names: Sequence[str], most: int = 5) -> str:
         'a, b, ...'
     """
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def rarest_labels(starts: NDArray[np.int64], kinds: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+    """For each image `[n]` that one of its classes which is rarest over all; 0 where it has none.
+
+    Args:
+        starts: Where the classes of each image begin `[n + 1]`.
+        kinds: Classes of all images, one after the other.
+        classes: Number of classes.
+
+    Example:
+        >>> rarest_labels(np.array([0, 2, 2, 3]), np.array([1, 0, 1]), 2)
+        array([0, 0, 1])
+    """
+    order = np.argsort(np.bincount(kinds, minlength=classes), kind="stable")
+    rank = np.empty(classes, dtype=np.int64)
+    rank[order] = np.arange(classes)
+    labels = np.zeros(len(starts) - 1, dtype=np.int64)
+    filled = np.flatnonzero(np.diff(starts))
+    if len(filled):
+        labels[filled] = order[np.minimum.reduceat(rank[kinds], starts[filled])]
+    return labels
+
+
+class MultiLabelSplit(Split):
+    """Images that have any number of classes each.
+
+    Args:
+        images: The images, by any source.
+        targets: Whether an image has a class `[n, C]`.
+
+    Example:
+        >>> from nearsight.data.sources.npz import Arrays
+        >>> images = Arrays("x", np.zeros((2, 4, 4), dtype=np.uint8), np.zeros(2, dtype=np.int64))
+        >>> split = MultiLabelSplit(images, np.array([[True, True], [False, True]]))
+        >>> split.task, split.target(1), split.label_text(0, ["cat", "dog"])
+        ('multilabel', array([False,  True]), 'cat|dog')
+    """
+
+    task = "multilabel"
+    labels_are_classes = False
+
+    def __init__(self, images: Split, targets: NDArray[np.bool_]):
+        self.images, self.targets = images, targets
+        starts = np.concatenate([[0], np.cumsum(targets.sum(axis=1))])
+        self.labels = rarest_labels(starts, np.nonzero(targets)[1], targets.shape[1])
+
+    def name(self, index: int) -> str:
+        return self.images.name(index)
+
+    def read(self, index: int, enough: int | None = None) -> Image.Image:
+        return self.images.read(index, enough)
+
+    def content(self, index: int) -> bytes:
+        return self.images.content(index)
+
+    def target(self, index: int) -> NDArray[np.bool_]:
+        """Whether the image has each class `[C]`."""
+        return self.targets[index].copy()
+
+    def signature(self, index: int) -> str:
+        return np.packbits(self.targets[index]).tobytes().hex()
+
+    def label_text(self, index: int, classes: Sequence[str]) -> str:
+        return "|".join(classes[kind] for kind in np.flatnonzero(self.targets[index]).tolist())
+
+    def check(self, name: str, seen: Seen, classes: Sequence[str], img_size: int) -> AnnotationCheck:
+        """Counts the readable images of each class."""
+        found = self.targets[seen.numbers]
+        note = f"{name}: {found.sum() / max(1, len(found)):.3g} labels an image"
+        without = int((~found.any(axis=1)).sum())
+        notes = [f"{note}, {without:,} images without a label" if without else note]
+        return AnnotationCheck(found.sum(axis=0), notes=notes)
+
+    def blocks(self) -> Sequence[int]:
+        return self.images.blocks()
+
+
+def number_label_sets(
+    source: str, sets: Sequence[Sequence[object]], names: Sequence[str] | None = None
+) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
+    """Classes, and which of them each image has `[n, C]`.
+
+    Args:
+        source: What to call the data in an error.
+        sets: The labels of each image: whole numbers or texts.
+        names: Names of the classes, if known; as for `number_labels`.
+
+    Raises:
+        ValueError: No image has a label, one is neither text nor a whole number, or is not among the names.
+
+    Example:
+        >>> number_label_sets("a.csv", [["dog", "cat"], [], ["dog"]])
+        (('cat', 'dog'), array([[ True,  True],
+               [False, False],
+               [False,  True]]))
+    """
+    flat = [label for labels in sets for label in labels]
+    if not flat:
+        raise ValueError(f"{source} has no labels at all; at least some images need one.")
+    array = np.array([str(label) for label in flat]) if any(isinstance(x, str) for x in flat) else np.array(flat)
+    classes, numbered = number_labels(source, {"all": array}, names)
+    targets = np.zeros((len(sets), len(classes)), dtype=bool)
+    targets[np.repeat(np.arange(len(sets)), [len(labels) for labels in sets]), numbered["all"]] = True
+    return classes, targets

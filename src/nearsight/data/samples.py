@@ -9,15 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .issues import AnnotationCheck, Seen
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .instances import Instances
 
-# What is to be learnt of an image. classify: its class number. detect: tensors `boxes` [n, 4] (x1, y1, x2, y2 in
-# pixels, float32), `labels` [n], `crowd` [n] (bool), `area` [n] and, where the data have masks, `masks` [n, H, W]
-# (bool). segment: class numbers [H, W] as bytes, 255 where none counts.
-Target: TypeAlias = "int | dict[str, Tensor] | Tensor"
+# What is to be learnt of an image. classify: its class number. multilabel: whether it has each class `[C]` (bool).
+# detect: tensors `boxes` [n, 4] (x1, y1, x2, y2 in pixels, float32), `labels` [n], `crowd` [n] (bool), `area` [n] and,
+# where the data have masks, `masks` [n, H, W] (bool). segment: class numbers [H, W] as bytes, 255 where none counts.
+Target: TypeAlias = "int | NDArray[np.bool_] | dict[str, Tensor] | Tensor"
 
 
 class BadImage(ValueError):
@@ -40,13 +42,18 @@ class Split(ABC):
 
     Attributes:
         labels: Class numbers `[n]`.
-        task: `classify`, `detect` or `segment`.
-        masks: Whether the objects to detect have masks.
+        task: `classify`, `multilabel`, `detect` or `segment`.
+        masks: Whether the instances to detect have masks.
+        labels_are_classes: Whether the label is what is learnt of an image; else images have several classes, and it
+            only tells which are alike when they are divided: it is the rarest class in the image, or 0.
+        counted: What the classes are counted in: `image` or `instance`.
     """
 
     labels: NDArray[np.int64]
     task: str = "classify"
     masks: bool = False
+    labels_are_classes: bool = True
+    counted: str = "image"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -105,6 +112,21 @@ class Split(ABC):
         """What a check of the annotation has to read from files; None if there is nothing more."""
         return None
 
+    def label_text(self, index: int, classes: Sequence[str]) -> str:
+        """The label of an image for people; empty where an image has no label of its own."""
+        return classes[self.labels[index]]
+
+    def check(self, name: str, seen: Seen, classes: Sequence[str], img_size: int) -> AnnotationCheck:
+        """What is to be said of the annotations; without more, how many images of each class can be read.
+
+        Args:
+            name: Of the split.
+            seen: The images that can be read.
+            classes: Names of the classes.
+            img_size: The image size to train with, in pixels.
+        """
+        return AnnotationCheck(np.bincount(self.labels[seen.numbers], minlength=len(classes)))
+
     def blocks(self) -> Sequence[int]:
         """Sizes of the runs of images that are best read together (the shards of an archive); they sum to `len`."""
         return (len(self),)
@@ -118,6 +140,7 @@ class Subset(Split):
         self.indices = np.asarray(indices, dtype=np.int64)
         self.labels = whole.labels[self.indices]
         self.task, self.masks = whole.task, whole.masks
+        self.labels_are_classes, self.counted = whole.labels_are_classes, whole.counted
 
     def name(self, index: int) -> str:
         return self.whole.name(int(self.indices[index]))
@@ -140,6 +163,15 @@ class Subset(Split):
     def signature(self, index: int) -> str:
         return self.whole.signature(int(self.indices[index]))
 
+    def inspect(self, index: int) -> object:
+        return self.whole.inspect(int(self.indices[index]))
+
+    def label_text(self, index: int, classes: Sequence[str]) -> str:
+        return self.whole.label_text(int(self.indices[index]), classes)
+
+    def check(self, name: str, seen: Seen, classes: Sequence[str], img_size: int) -> AnnotationCheck:
+        return self.whole.check(name, seen._replace(numbers=self.indices[seen.numbers]), classes, img_size)
+
     def blocks(self) -> Sequence[int]:
         ends = np.cumsum(self.whole.blocks())
         shard = np.searchsorted(ends, self.indices, side="right")
@@ -154,7 +186,7 @@ class Data:
     Attributes:
         source: What the user named.
         kind: Which sort of source it is: `folder`, `table`, `arrays`, `torchvision`, `hub`, `shards`, `digits`; for
-            objects and regions `coco`, `voc`, `yolo`, `masks`, `shapes`.
+            dense annotations `coco`, `voc`, `yolo`, `masks`, `shapes`.
         classes: Names of the classes, by number; the same in all splits.
         train: Images to learn from; None if the source has only others.
         val: Images to choose the best epoch by.
@@ -172,12 +204,17 @@ class Data:
 
     @property
     def task(self) -> str:
-        """What the annotations are for: `classify`, `detect` or `segment`."""
+        """What the annotations are for: `classify`, `multilabel`, `detect` or `segment`."""
         return next((split.task for split in self.splits().values()), "classify")
 
     @property
+    def labels_are_classes(self) -> bool:
+        """Whether each image has one class, its label."""
+        return all(split.labels_are_classes for split in self.splits().values())
+
+    @property
     def masks(self) -> bool:
-        """Whether the objects to detect have masks."""
+        """Whether the instances to detect have masks."""
         return any(split.masks for split in self.splits().values())
 
     def splits(self) -> dict[str, Split]:

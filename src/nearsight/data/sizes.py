@@ -26,25 +26,25 @@ def choose_size(side: float) -> int:
     return max(size for size in SIZES if size <= min(side, LARGEST_BY_ITSELF))
 
 
-LOOKED_AT = 100  # images whose sizes and objects stand for all
+LOOKED_AT = 100  # images whose sizes and instances stand for all
 
-# Shorter side in pixels: so large that nine of ten objects keep the first side, and half of every class the second one;
-# not larger than the images are.
-SMALL_OBJECT, SMALL_CLASS = 40, 16
+# Shorter side in pixels: so large that nine of ten instances keep the first side, and half of every class the second
+# one; not larger than the images are.
+SMALL_INSTANCE, SMALL_CLASS = 40, 16
 SIDES = (64, 512)
-REGION_SIDE = 256  # regions have no smallest object to follow
+SEGMENT_SIDE = 256  # semantic segmentation has no smallest instance to follow
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the images and objects measure.
+    """What the images and instances measure.
 
     Attributes:
         side: Median of the shorter sides of the images, in pixels.
         frame: Shorter and longer side in pixels that nine of ten images fit into.
-        small: Side that nine of ten objects exceed, as a share of the image's shorter side; None without objects.
-        large: Side that one of ten objects exceeds, as a share of the image's shorter side.
-        classes: Smallest and largest median of a class, as shares of the image's shorter side.
+        small: Side that nine of ten instances exceed, as a fraction of the image's shorter side; None without any.
+        large: Side that one of ten instances exceeds, as a fraction of the image's shorter side.
+        classes: Smallest and largest median of a class, as fractions of the image's shorter side.
         crowded: Instances that one of ten images exceeds.
     """
 
@@ -57,23 +57,23 @@ class Sizes:
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """Sides that anchors should span: most objects, and the middle of every class, however rare."""
+        """Sides that anchors should span: most instances, and the middle of every class, however rare."""
         if self.small is None or self.large is None or self.classes is None:
             return None
         return min(self.small, self.classes[0]), max(self.large, self.classes[1])
 
 
 def measure_sizes(split: Split, most: int = LOOKED_AT) -> Sizes:
-    """Sizes of some images and of the objects in them.
+    """Sizes of some images and of the instances in them.
 
     Args:
-        split: Scenes.
+        split: Of dense annotations.
         most: Images that are looked at.
 
     Raises:
         ValueError: None of the images can be read.
     """
-    formats, objects, labels, counts = [], [], [], [0]
+    formats, instances, labels, counts = [], [], [], [0]
     for index in np.linspace(0, len(split) - 1, min(most, len(split))).astype(int):
         try:
             shorter, longer = sorted(split.size(int(index)))
@@ -85,23 +85,23 @@ def measure_sizes(split: Split, most: int = LOOKED_AT) -> Sizes:
             extent = found.boxes[:, 2:] - found.boxes[:, :2]
             counts.append(len(extent))
             labels += found.labels.tolist()
-            objects += (np.sqrt(extent.clip(min=0).prod(axis=1)) / shorter).tolist()
+            instances += (np.sqrt(extent.clip(min=0).prod(axis=1)) / shorter).tolist()
     if not formats:
         raise ValueError("None of the training images can be read; run `nearsight data check` on the data.")
     side, crowded = int(np.median(formats, axis=0)[0]), int(np.quantile(counts, 0.9))
     short, long = np.quantile(formats, 0.9, axis=0).astype(int).tolist()
-    if not objects:
+    if not instances:
         return Sizes(side, (short, long), None, None, None, crowded)
-    small, large = np.quantile(objects, (0.1, 0.9)).tolist()
-    medians = [float(np.median(np.array(objects)[np.array(labels) == label])) for label in set(labels)]
+    small, large = np.quantile(instances, (0.1, 0.9)).tolist()
+    medians = [float(np.median(np.array(instances)[np.array(labels) == label])) for label in set(labels)]
     return Sizes(side, (short, long), small, large, (min(medians), max(medians)), crowded)
 
 
 def choose_side(task: str, sizes: Sizes) -> int:
     """Shorter side that images are shown with: a multiple of 32."""
     if task == "segment" or not sizes.small or not sizes.classes:
-        side: float = min(REGION_SIDE, sizes.frame[0])
+        side: float = min(SEGMENT_SIDE, sizes.frame[0])
     else:
-        wanted = max(SMALL_OBJECT / sizes.small, SMALL_CLASS / max(sizes.classes[0], 1e-3))
+        wanted = max(SMALL_INSTANCE / sizes.small, SMALL_CLASS / max(sizes.classes[0], 1e-3))
         side = min(max(wanted, SIDES[0]), SIDES[1], sizes.side)
     return max(32, round(side / 32) * 32)

@@ -48,7 +48,7 @@ def carve(data: Data, name: str, fraction: float, seed: int) -> Data:
     assert data.train is not None
     counts = np.bincount(data.train.labels, minlength=len(data.classes))
     few = [title for title, count in zip(data.classes, counts, strict=True) if count < 2]
-    if data.task != "classify" and len(data.train) > 1:
+    if not data.labels_are_classes and len(data.train) > 1:
         few = []  # an image has several classes: that one is labelled with a class says little of how many have it
     if 2 * len(few) > len(data.classes):
         raise ValueError(
@@ -56,9 +56,13 @@ def carve(data: Data, name: str, fraction: float, seed: int) -> Data:
             f"fewer than 2 training images ({shorten(few)}); add images."
         )
     chosen = choose_share(data.train, fraction, f"{name} {seed}")
-    if data.task != "classify" and 2 * len(chosen) < fraction * len(data.train):
+    if not data.labels_are_classes and 2 * len(chosen) < fraction * len(data.train):
         chosen = choose_any(data.train, fraction, f"{name} {seed}")  # nearly every image has a label of its own
     rest = np.setdiff1d(np.arange(len(data.train)), chosen)
+    if not len(rest):
+        raise ValueError(
+            f"{data.source} has no {name} split, and none can be made: no image would be left for training; add images."
+        )
     return data.with_splits(**{"train": Subset(data.train, rest), name: Chosen(data.train, chosen)})
 
 
@@ -85,7 +89,7 @@ def limit_train(data: Data, images: int, seed: int) -> Data:
             f"{images} training images were asked for, but {data.source} has {len(data.train or ())}; ask for fewer."
         )
     present = len(np.unique(data.train.labels))
-    if images < present and data.task == "classify":
+    if images < present and data.labels_are_classes:
         raise ValueError(
             f"{images} training images were asked for, but {data.source} has {present} classes; ask for one each."
         )
@@ -144,7 +148,7 @@ def describe_splits(data: Data) -> dict[str, Any]:
     return {
         "source": data.source,
         "kind": data.kind,
-        **({} if data.task == "classify" else {"task": data.task}),
+        **({} if data.labels_are_classes else {"task": data.task}),
         "classes": list(data.classes),
         "splits": {name: describe_split(split, data.classes) for name, split in data.splits().items()},
     }

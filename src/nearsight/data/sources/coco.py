@@ -1,8 +1,9 @@
-"""COCO's json files: boxes, polygons, run lengths and crowds."""
+"""COCO's json files: boxes, polygons, RLE and crowds."""
 
 import gc
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,20 +19,20 @@ KEYS = (b'"images"', b'"annotations"', b'"categories"')
 OTHERS = ("captions", "person_keypoints", "panoptic", "image_info", "stuff")  # COCO's files for other tasks
 MANY = 20  # .json files in a folder that are not looked into: they are one for each image
 PREFERRED = "instances"
+LISTS = ("images", "annotations", "categories")
+TELLING = re.compile(r"annot|coco|instances|label")  # in the name of a file that should be COCO's
+MOST_PIXELS = 2**31 - 1  # of a side that is noted; a larger one is wrong all the same
+FURTHEST = 1e6  # pixels; a coordinate beyond this is none of an image, and would keep the codec of masks busy
 
 
 def find_coco(fs: FileSystem) -> dict[str, str]:
     """Paths of COCO's files, by split; none if there are none.
 
-    They are looked for in the root, in `annotations`, and in the folders of splits.
-
     Raises:
         ValueError: Several are for one split.
     """
-    folders = ["", *(name for name in fs.folders() if name.casefold() in ("annotations", "labels") or split_of(name))]
-    found = [path for folder in folders for path in coco_files(fs, folder)]
-    instances = [path for path in found if stem(path).startswith(PREFERRED)]
-    found = instances or found
+    found = [path for folder in coco_folders(fs) for path in candidates(fs, folder) if is_coco(fs, path)]
+    found = [path for path in found if stem(path).startswith(PREFERRED)] or found
     splits: dict[str, str] = {}
     for path in found:
         split = split_of(stem(path)) or split_of(path.rpartition("/")[0]) or "train"
@@ -44,28 +45,49 @@ def find_coco(fs: FileSystem) -> dict[str, str]:
     return splits
 
 
-def coco_files(fs: FileSystem, folder: str) -> list[str]:
-    """Files of a folder that hold images, annotations and categories."""
+def coco_folders(fs: FileSystem) -> list[str]:
+    """Folders that COCO's files are looked for in: the root, `annotations`, and those of splits."""
+    return ["", *(name for name in fs.folders() if name.casefold() in ("annotations", "labels") or split_of(name))]
+
+
+def candidates(fs: FileSystem, folder: str) -> list[str]:
+    """Files of a folder that may be COCO's, by their names."""
     names = [name for name in fs.files(folder) if name.lower().endswith(".json")]
-    if len(names) > MANY:
-        return []
-    paths = [join(folder, name) for name in names if not name.startswith(OTHERS)]
-    return [path for path in paths if is_coco(fs.read(path))]
+    return [join(folder, name) for name in names if not name.startswith(OTHERS)] if len(names) <= MANY else []
 
 
-def is_coco(content: bytes) -> bool:
+def is_coco(fs: FileSystem, path: str) -> bool:
     """Whether a file has the three lists, as far as can be told without reading it as JSON."""
+    try:
+        content = fs.read(path)
+    except BadImage:
+        return False  # `refuse_broken` says why, if nothing else is found
     return all(key in content for key in KEYS)
 
 
+def refuse_broken(fs: FileSystem) -> None:
+    """Say what is wrong with a file that should be COCO's, where nothing was found that annotates the images.
+
+    A sound JSON file that neither has one of COCO's lists nor is called like annotations is something else.
+
+    Raises:
+        ValueError: There is such a file.
+    """
+    for path in (path for folder in coco_folders(fs) for path in candidates(fs, folder)):
+        content = read_json(fs, path)
+        has_list = isinstance(content, dict) and bool(set(content) & {"images", "annotations", "categories"})
+        if has_list or "/" in path or TELLING.search(path.lower()) or split_of(stem(path)):
+            check_lists(join(fs.title, path), content)
+
+
 def open_coco(fs: FileSystem, files: Mapping[str, str], task: str, background: bool | None) -> Data:
-    """Scenes of COCO's files.
+    """The data of COCO's files.
 
     Args:
         fs: Where images and files are.
         files: Paths of the files by split.
         task: `detect` or `segment`.
-        background: For `segment`, whether pixels without an object are a class; None: they are.
+        background: For `segment`, whether pixels without an instance are a class; None: they are.
 
     Raises:
         ValueError: A file is not what COCO's files are, or images are missing.
@@ -101,44 +123,72 @@ def assemble(
     task: str,
     background: bool | None,
 ) -> Data:
-    """The data of annotated objects, as the task needs them."""
+    """The data of annotated instances, as the task needs them."""
     if not classes:
         raise ValueError(f"The annotations in {fs.title} name no classes.")
     if not any(annotated.paths for annotated in read.values()):
         raise ValueError(f"The annotations in {fs.title} name no images.")
     with_background = task == "segment" and background is not False
     numbers = {name: number for number, name in enumerate(classes)}
-    splits = {split: annotated.scenes(fs, numbers, task, with_background) for split, annotated in read.items()}
-    has_masks = all(scenes.has_masks for scenes in splits.values() if len(scenes.kinds))
+    splits = {split: annotated.split(fs, numbers, task, with_background) for split, annotated in read.items()}
+    has_masks = all(part.has_masks for part in splits.values() if len(part.kinds))
     if task == "segment" and not has_masks:
         raise ValueError(
-            f"The objects in {fs.title} have boxes, but not all have masks, without which there is nothing to learn "
+            f"The instances in {fs.title} have boxes, but not all have masks, without which there is nothing to learn "
             "segmentation from; use the task detect."
         )
     if task == "segment" and len(classes) + with_background > IGNORE_INDEX:
         raise ValueError(f"{fs.title} has {len(classes)} classes; at most {IGNORE_INDEX} can be told apart in a map.")
-    for scenes in splits.values():
-        scenes.has_masks, scenes.masks = has_masks, has_masks and task == "detect"
+    for part in splits.values():
+        part.has_masks, part.masks = has_masks, has_masks and task == "detect"
     titles = (BACKGROUND, *classes) if with_background else classes
     return Data(fs.title, kind, titles, **splits)
 
 
 def load_json(fs: FileSystem, path: str) -> dict[str, Any]:
-    """The content of a COCO file, with its three lists."""
-    place = join(fs.title, path)
-    try:
-        content = json.loads(fs.read(path))
-    except BadImage as error:
-        raise ValueError(f"{place} can't be read: {error.reason}.") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place} is not valid JSON: {error}.") from None
-    lists = ("images", "annotations", "categories")
-    if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in lists):
-        raise ValueError(f"{place} is not a COCO file; it needs the lists images, annotations and categories.")
-    for key in lists:
-        if not all(isinstance(entry, dict) for entry in content[key]):
-            raise ValueError(f"{place} has something else than objects with fields in its list {key}.")
+    """The content of a COCO file, with its three lists.
+
+    Raises:
+        ValueError: It is no such file.
+    """
+    content = read_json(fs, path)
+    check_lists(join(fs.title, path), content)
     return content
+
+
+def read_json(fs: FileSystem, path: str) -> Any:
+    """What a JSON file holds."""
+    title = join(fs.title, path)
+    try:
+        content = fs.read(path)
+        return json.loads(content)
+    except BadImage as error:
+        raise ValueError(f"{title} can't be read: {error.reason}.") from None
+    except json.JSONDecodeError as error:
+        if not content.strip():
+            raise ValueError(f"{title} is empty.") from None
+        cut_off = ", as if it was cut off" if error.pos >= len(error.doc.rstrip()) else ""
+        raise ValueError(
+            f"{title} is not valid JSON: something is wrong in line {error.lineno}, column {error.colno}{cut_off}."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{title} is not in UTF-8, from byte {error.start} on; save it so.") from None
+    except RecursionError:
+        raise ValueError(f"{title} is not valid JSON: it is nested too deep.") from None
+    except ValueError:
+        raise ValueError(f"{title} is not valid JSON: a number has thousands of digits.") from None
+
+
+def check_lists(title: str, content: Any) -> None:
+    """Refuse what has not the three lists of a COCO file."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{title} is not a COCO file: it holds no object with the lists {', '.join(LISTS)}.")
+    for key in LISTS:
+        if not isinstance(content.get(key), list):
+            wrong = "is no list" if key in content else "is missing"
+            raise ValueError(f"{title} is not a COCO file; it needs the lists {', '.join(LISTS)}: {key} {wrong}.")
+        if not all(isinstance(entry, dict) for entry in content[key]):
+            raise ValueError(f"{title} has something else than objects with fields in its list {key}.")
 
 
 def category_names(source: str, contents: Mapping[str, dict[str, Any]]) -> dict[str, dict[Any, str]]:
@@ -160,7 +210,7 @@ def category_names(source: str, contents: Mapping[str, dict[str, Any]]) -> dict[
 def read_annotations(
     fs: FileSystem, path: str, split: str, content: dict[str, Any], names: Mapping[Any, str]
 ) -> InstanceList:
-    """Images and objects of a file; entries that can't be used are noted as issues."""
+    """Images and instances of a file; entries that can't be used are noted as issues."""
     annotated = InstanceList()
     entries = content.pop("images")
     for entry in entries:
@@ -182,7 +232,7 @@ def read_annotations(
         annotated.paths.append(file)
         size = whole(entry.get("height")), whole(entry.get("width"))
         annotated.sizes.append(size if all(size) else (0, 0))
-    add_objects(annotated, content.pop("annotations"), places, names)
+    add_instances(annotated, content.pop("annotations"), places, names)
     annotated.issues.notes += gap_notes(names)
     return annotated
 
@@ -195,8 +245,8 @@ def plain_id(value: Any) -> int | str | None:
         (7, 7, 'a7', None)
     """
     if isinstance(value, str):
-        return int(value) if value.isdecimal() else value
-    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+        return int(value) if value.isdecimal() and len(value) < 19 else value
+    return int(value) if isinstance(value, int) or finite(value) is not None else None
 
 
 def sort_key(number: int | str | None) -> tuple[bool, int, str]:
@@ -211,10 +261,10 @@ def gap_notes(names: Mapping[Any, str]) -> list[str]:
     return [f"category ids: {min(ids)} to {max(ids)} with {missing} gaps, numbered anew from 0"] if missing else []
 
 
-def add_objects(
+def add_instances(
     annotated: InstanceList, entries: Iterable[dict[str, Any]], places: Mapping[Any, int], names: Mapping[Any, str]
 ) -> None:
-    """Take the objects that have an image, a class and a box."""
+    """Take the instances that have an image, a class and a box."""
     issues = annotated.issues
     for entry in entries:
         number = entry.get("id", "without id")
@@ -234,16 +284,22 @@ def add_objects(
             continue
         if shape is None and entry.get("segmentation"):
             issues.note("mask that can't be read", f"{image}: annotation {number}")
-        area = entry.get("area")
-        size = float(area) if isinstance(area, (int, float)) and math.isfinite(area) and area > 0 else math.nan
-        annotated.add(place, box, name, bool(entry.get("iscrowd", 0)), size, shape)
+        crowd = entry.get("iscrowd") or 0
+        if crowd not in (0, 1, "0", "1"):
+            issues.note("annotation whose iscrowd is neither 0 nor 1", f"{image}: {shown(crowd)}")
+        area = finite(entry.get("area"))
+        size = area if area is not None and area > 0 else math.nan
+        annotated.add(place, box, name, crowd in (1, "1"), size, shape)
 
 
 def read_box(values: Any, shape: Shape | None) -> list[float] | None:
-    """A box x, y, width, height as x1, y1, x2, y2, or that around the outline; None if it is neither."""
-    if isinstance(values, list) and len(values) == 4 and all(isinstance(v, (int, float)) for v in values):
-        left, top, width, height = values
-        return [left, top, left + width, top + height] if all(map(math.isfinite, values)) else None
+    """A box x, y, width, height as x1, y1, x2, y2, or that around the polygons; None if it is neither."""
+    if isinstance(values, list) and len(values) == 4:
+        numbers = [number for value in values if (number := finite(value)) is not None]
+        if len(numbers) < 4 or max(map(abs, numbers)) > FURTHEST:
+            return None
+        left, top, width, height = numbers
+        return [left, top, left + width, top + height]
     if isinstance(shape, list) and not values:
         points = np.concatenate(shape)
         return [*points.min(axis=0).tolist(), *points.max(axis=0).tolist()]
@@ -251,22 +307,32 @@ def read_box(values: Any, shape: Shape | None) -> list[float] | None:
 
 
 def read_shape(value: Any) -> Shape | None:
-    """A mask in one of COCO's forms: polygons, or run lengths as a list or as a text."""
+    """A mask in one of COCO's forms: polygons, or RLE as a list or as a text."""
     if isinstance(value, dict):
         return read_rle(value)
     if not isinstance(value, list) or not value:
         return None
     rings = value if isinstance(value[0], list) else [value]
     try:
-        points = [np.array(ring, dtype=np.float32).reshape(-1, 2) for ring in rings if len(ring) >= 6]
-    except (TypeError, ValueError):
+        points = [np.array(ring, dtype=np.float64).reshape(-1, 2) for ring in rings if len(ring) >= 6]
+    except (TypeError, ValueError, OverflowError):
         return None
-    return points if points and all(np.isfinite(ring).all() for ring in points) else None
+    is_sound = bool(points) and all((np.abs(ring) <= FURTHEST).all() for ring in points)  # nan is not, either
+    return [ring.astype(np.float32) for ring in points] if is_sound else None
+
+
+def finite(value: Any) -> float | None:
+    """A number that can be reckoned with; None if it is something else."""
+    try:
+        number = float(value) if isinstance(value, (int, float)) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def whole(value: Any) -> int:
     """A side in pixels, or 0 if it is not given as a number."""
-    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) and value > 0 else 0
+    return int(min(max(finite(value) or 0, 0), MOST_PIXELS))
 
 
 def shown(value: Any) -> str:

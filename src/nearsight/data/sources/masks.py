@@ -2,16 +2,17 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...console import tracked
+from ...console import percent, tracked
 from ..annotations import AnnotationIssues, FileDenseSplit, ImageFiles, spell_size
 from ..file_system import FileSystem, join, split_of, stem
 from ..image import is_image_name
+from ..issues import AnnotationCheck, Seen
 from ..label_map import (
     IGNORE_INDEX,
     LabelMap,
@@ -31,7 +32,7 @@ IMAGE_FOLDERS = (
 MASK_FOLDERS = (
     *("masks", "mask", "labels", "label", "annotations", "annotation", "annots", "annot", "ann_dir"),
     *("segmentationclass", "segmentations", "segmentation", "ground_truth", "groundtruth", "gt", "targets", "target"),
-    *("labeledapproved_full", "gtfine"),
+    *("labeledapproved_full", "gtfine", "gtcoarse"),
 )
 MASK_SUFFIXES = ("_labels", "_masks", "_mask", "_label", "_annotations", "_annotation", "_annot", "annot", "_gt")
 MASK_END = re.compile(
@@ -43,6 +44,38 @@ MASK_WORD = re.compile(r"mask|label|annot|segm|truth")
 IMAGE_END = re.compile(r"(_leftimg8bit|_image|_img|_sat|_rgb)$")
 MANY_FOLDERS = 20  # beyond which folders are classes, not images and masks
 MATCHED = 0.5  # share of the images that must have a mask, or the folders are something else
+
+
+def speaks_of_masks(files: Collection[str], folders: Collection[str]) -> bool:
+    """Whether what lies in a folder, in small letters, may be masks or folders of masks by its names.
+
+    Example:
+        >>> speaks_of_masks(["1.jpg", "1_mask.png"], []), speaks_of_masks(["1.jpg"], ["cats", "dogs"])
+        (True, False)
+    """
+    if any(name in MASK_FOLDERS or name.endswith(MASK_SUFFIXES) or MASK_WORD.search(name) for name in folders):
+        return True
+    return any(MASK_END.search(name.rpartition(".")[0]) for name in files if is_image_name(name))
+
+
+def find_masks(fs: FileSystem, ignore: Sequence[str] | None, background: bool | None) -> Data | None:
+    """The data of images and masks; None if the layout is none that is known.
+
+    Args:
+        fs: Where to look.
+        ignore: Values or classes that are not counted; None for what is usual.
+        background: False: the value 0 is not counted.
+    """
+    data = open_cityscapes(fs) or open_voc_masks(fs, ignore, background)
+    if data is not None:
+        return data
+    pairs = find_pairs(fs)
+    if not pairs:
+        return None
+    if background is None and is_ade(fs):
+        background = False
+    folders = tuple(dict.fromkeys(["", *(found.masks[0].rpartition("/")[0] for found in pairs.values())]))
+    return open_masks(fs, pairs, find_label_map_file(fs, folders), ignore, background)
 
 
 @dataclass
@@ -163,7 +196,7 @@ def match(images: Iterable[str], masks: Iterable[str], image_root: str, mask_roo
 
     Nothing is returned if fewer than half of the images have a mask: then the folders are something else.
     """
-    pictures = list(images)
+    listed = list(images)
     by_path: dict[str, str] = {}
     by_name: dict[str, str] = {}
     for mask in masks:
@@ -173,7 +206,7 @@ def match(images: Iterable[str], masks: Iterable[str], image_root: str, mask_roo
         by_path.setdefault(short, mask)
         by_name.setdefault(short.rpartition("/")[2], mask)
     pairs = Pairs()
-    for image in pictures:
+    for image in listed:
         key = bare(image, image_root)
         short = IMAGE_END.sub("", key)
         found = by_path.get(key) or by_path.get(short) or by_name.get(short.rpartition("/")[2])
@@ -184,7 +217,7 @@ def match(images: Iterable[str], masks: Iterable[str], image_root: str, mask_roo
             pairs.masks.append(found)
     for mask in sorted(set(by_path.values()) - set(pairs.masks)):
         pairs.issues.note("mask without an image", mask)
-    return pairs if len(pairs.images) >= MATCHED * len(pictures) else Pairs()
+    return pairs if len(pairs.images) >= MATCHED * len(listed) else Pairs()
 
 
 def bare(path: str, root: str) -> str:
@@ -192,6 +225,7 @@ def bare(path: str, root: str) -> str:
     return path.removeprefix(root).lstrip("/").rpartition(".")[0].casefold()
 
 
+UNKNOWN = 0.5  # fraction of pixels without a meaning from which masks are not what the label map is for
 SAMPLE = 24  # masks that are looked at where a table names the classes
 MANY = 500  # masks from which on looking at all of them shows progress
 
@@ -208,7 +242,7 @@ class MaskSplit(FileDenseSplit):
     """Images with masks.
 
     Args:
-        pictures: The images.
+        image_files: The images.
         masks: Paths of their masks.
         label_map: What the values of masks mean.
         issues: What was found wrong.
@@ -216,15 +250,15 @@ class MaskSplit(FileDenseSplit):
 
     task = "segment"
 
-    def __init__(self, pictures: ImageFiles, masks: Sequence[str], label_map: LabelMap, issues: AnnotationIssues):
-        self.pictures, self.mask_paths, self.label_map, self.issues = pictures, Names(masks), label_map, issues
-        self.labels = np.zeros(len(pictures), dtype=np.int64)
+    def __init__(self, image_files: ImageFiles, masks: Sequence[str], label_map: LabelMap, issues: AnnotationIssues):
+        self.image_files, self.mask_paths, self.label_map, self.issues = image_files, Names(masks), label_map, issues
+        self.labels = np.zeros(len(image_files), dtype=np.int64)
 
     def codes(self, index: int) -> NDArray[np.int64]:
         """The codes of the mask's pixels `[H, W]`, as they are in its file."""
         path = self.mask_paths[index]
         try:
-            return read_mask(path, self.pictures.fs.read(path), self.label_map.colours)
+            return read_mask(path, self.image_files.fs.read(path), self.label_map.colours)
         except BadImage as error:
             raise BadImage(self.name(index), f"its mask {path} can't be used: {error.reason}") from None
 
@@ -245,6 +279,36 @@ class MaskSplit(FileDenseSplit):
             )
         return self.label_map.apply(codes)
 
+    def check(self, name: str, seen: Seen, classes: Sequence[str], img_size: int) -> AnnotationCheck:
+        """Finds masks that can't be read or don't fit, and values that are no class; counts classes and pixels."""
+        report = AnnotationCheck(np.zeros(len(classes), dtype=np.int64), notes=list(self.issues.notes))
+        report.issues += self.issues.listed()
+        report.pixels = np.zeros(len(classes) + 1, dtype=np.int64)
+        unreadable, other_size = [], []
+        pixels: Counter[int] = Counter()
+        masks: Counter[int] = Counter()
+        for number, size, note in zip(seen.numbers.tolist(), seen.sizes.tolist(), seen.notes, strict=True):
+            image = self.name(number)
+            if not isinstance(note, MaskPixels):
+                unreadable.append(f"{image}: {note}")
+                report.unusable.append(image)
+                continue
+            if list(note.size) != size:
+                other_size.append(f"{image}: {spell_size(size)}, its mask {spell_size(note.size)}")
+                report.unusable.append(image)
+                continue
+            codes, counts = np.array(list(note.codes)), np.array(list(note.codes.values()))
+            kinds = np.minimum(self.label_map.apply(codes).astype(np.int64), len(classes))
+            np.add.at(report.pixels, kinds, counts)
+            report.counts[np.unique(kinds[kinds < len(classes)])] += 1
+            for code in codes[~np.isin(codes, self.label_map.codes)].tolist():
+                pixels[code] += note.codes[code]
+                masks[code] += 1
+        report.add("mask that can't be read", unreadable, "their images are left out")
+        report.add("mask of another size than the image", other_size, "their images are left out")
+        report.unknown_values = {self.label_map.spell(code): (pixels[code], masks[code]) for code in pixels}
+        return report
+
 
 def open_masks(
     fs: FileSystem,
@@ -253,7 +317,7 @@ def open_masks(
     ignore: Sequence[str] | None,
     background: bool | None,
 ) -> Data:
-    """Scenes of images and masks.
+    """Images and masks.
 
     Args:
         fs: Where they are.
@@ -264,15 +328,23 @@ def open_masks(
     """
     masks = [mask for found in pairs.values() for mask in found.masks]
     sample = masks[:: max(1, len(masks) // SAMPLE)][:SAMPLE]
-    colours = any(is_coloured(fs.read(mask), table) for mask in sample)
-    looked_at = sample if table is not None else masks
-    present = {} if colours else count_codes(fs, looked_at)
-    label_map = make_label_map(fs.title, table, present, colours, ignore, background)
+    colours = any(is_coloured(fs, mask, table) for mask in sample)
+    counts = count_codes(fs, sample if colours or table is not None else masks, colours)
+    label_map = make_label_map(fs.title, table, {} if colours else counts, colours, ignore, background)
+    unknown = {code: count for code, count in counts.items() if code not in set(label_map.codes.tolist())}
+    fraction = sum(unknown.values()) / max(1, sum(counts.values()))
+    if fraction > UNKNOWN:
+        examples = sorted(unknown, key=unknown.__getitem__, reverse=True)[:3]
+        listed = ", ".join(map(label_map.spell, examples))
+        raise ValueError(
+            f"{percent(fraction)} of the pixels of the masks in {fs.title} have values that are no class, such as "
+            f"{listed}; say in {table.file if table is not None else 'classes.txt'} what they mean, or correct them."
+        )
     return assemble_masks(fs, pairs, label_map)
 
 
 def assemble_masks(fs: FileSystem, pairs: Mapping[str, Pairs], label_map: LabelMap) -> Data:
-    """The data of images and masks with a known label_map."""
+    """The data of images and masks with a known label map."""
     splits = {
         split: MaskSplit(ImageFiles(fs, found.images), found.masks, label_map, found.issues)
         for split, found in pairs.items()
@@ -280,13 +352,13 @@ def assemble_masks(fs: FileSystem, pairs: Mapping[str, Pairs], label_map: LabelM
     return Data(fs.title, "masks", label_map.classes, **splits)
 
 
-def count_codes(fs: FileSystem, masks: Sequence[str]) -> dict[int, int]:
-    """Values in masks, and how many pixels have them; what can't be read is left to a check."""
+def count_codes(fs: FileSystem, masks: Sequence[str], colours: bool) -> dict[int, int]:
+    """Values or colours in masks, and how many pixels have them; what can't be read is left to a check."""
     counts: Counter[int] = Counter()
     listed: Iterable[str] = tracked(masks, f"Looking at {len(masks):,} masks") if len(masks) > MANY else masks
     for path in listed:
         try:
-            codes = read_mask(path, fs.read(path), colours=False)
+            codes = read_mask(path, fs.read(path), colours)
         except BadImage:
             continue
         values, numbers = np.unique(codes, return_counts=True)

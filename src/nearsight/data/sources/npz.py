@@ -1,5 +1,7 @@
 """Images in NumPy arrays, as `.npz` files keep them."""
 
+import math
+import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -9,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..file_system import refuse_inflation
 from ..image import to_rgb
 from ..labels import number_labels
 from ..samples import Data, Split, Subset
@@ -106,17 +109,49 @@ def load_arrays(path: Path) -> dict[str, NDArray]:
     if not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
         raise ValueError(f"{path} can't be read as an .npz file: it is something else, or cut off.")
     try:
+        with zipfile.ZipFile(path) as packed:
+            refuse_inflation(str(path), packed.infolist())
+            for info in packed.infolist():
+                refuse_claims(path, packed, info)
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
+    except MemoryError:
+        raise ValueError(f"{path} does not fit into memory; give fewer images, or files in class folders.") from None
     except ValueError as error:
-        if "pickle" not in str(error):
-            raise ValueError(f"{path} can't be read as an .npz file: {error}.") from None
+        if isinstance(error, Refused):
+            raise
+        if "pickle" not in str(error) and "object" not in str(error).lower():
+            raise ValueError(f"{path} can't be read as an .npz file: one of its arrays is damaged.") from None
         raise ValueError(
             f"{path} holds Python objects, which are not opened as they could run a program; "
             "save its arrays as numbers or fixed-length texts."
         ) from None
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{path} is damaged: {error}.") from None
+
+
+class Refused(ValueError):
+    """Arrays that are refused before they are read."""
+
+
+def refuse_claims(path: Path, packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    """Refuse an array whose header claims more than its file holds, or more than the machine's memory."""
+    if not info.filename.endswith(".npy"):
+        return
+    with packed.open(info) as file:
+        version = np.lib.format.read_magic(file)  # type: ignore[arg-type]
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, kind = read(file)  # type: ignore[arg-type]
+        size = math.prod(shape) * kind.itemsize
+        if kind.hasobject:
+            return  # refused when it is read, as it could run a program
+        if size > info.file_size - file.tell():
+            raise Refused(
+                f"{path} is damaged: {info.filename} claims the shape {list(shape)}, which is {size:,} bytes, but has "
+                f"{max(0, info.file_size - file.tell()):,}."
+            )
+    if hasattr(os, "sysconf") and size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        raise Refused(f"{info.filename} in {path} has {size / 2**30:,.1f} GiB, more than this machine's memory.")
 
 
 def find_splits(path: Path, arrays: Mapping[str, NDArray]) -> dict[str, tuple[str, str]]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ...console import tracked
-from ..file_system import SPLITS, is_hidden
+from ..file_system import SPLITS, walk
 from ..image import decode, is_image_name
 from ..labels import number_labels
 from ..names import Names, natural_key
@@ -24,6 +24,7 @@ from ..samples import BadImage, Data, Split
 
 BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 PREFIX = re.compile(rf"({'|'.join(SPLITS)})(?![a-z])", re.IGNORECASE)
+MOST_SHARDS = 100_000  # that a pattern may stand for
 MOST_OPEN = 64  # files that a process keeps open
 
 
@@ -49,12 +50,17 @@ def expand_braces(pattern: str) -> list[str]:
     if not match:
         return [pattern]
     first, last, words = match.groups()
+    if words is None and (len(last) > 18 or int(last) - int(first) >= MOST_SHARDS):
+        raise ValueError(f"{pattern} stands for more than {MOST_SHARDS:,} shards; give a smaller range.")
     if words is None:
         pieces = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     else:
         pieces = words.split(",")
     head, tail = pattern[: match.start()], pattern[match.end() :]
-    return [head + piece + rest for piece in pieces for rest in expand_braces(tail)]
+    rests = expand_braces(tail)
+    if len(pieces) * len(rests) > MOST_SHARDS:
+        raise ValueError(f"{pattern} stands for more than {MOST_SHARDS:,} shards; give a smaller range.")
+    return [head + piece + rest for piece in pieces for rest in rests]
 
 
 def find_shards(source: str) -> dict[str, list[str]]:
@@ -63,22 +69,22 @@ def find_shards(source: str) -> dict[str, list[str]]:
     Raises:
         ValueError: There are none, one is missing, or some shards name a split and others don't.
     """
-    places = list_paths(source)
-    if not places:
+    paths = list_paths(source)
+    if not paths:
         raise ValueError(f"{source} stands for no .tar files; give a file, a folder of them, or a pattern.")
-    splits = {place: split_of(place, source) for place in places}
+    splits = {path: split_of(path, source) for path in paths}
     known = {split for split in splits.values() if split}
     if not known:
-        return {"train": places}
-    unknown = [place for place, split in splits.items() if split is None]
+        return {"train": paths}
+    unknown = [path for path, split in splits.items() if split is None]
     if unknown:
         raise ValueError(f"{unknown[0]} does not say which split it is for, as other shards do; name it train-...tar.")
-    return {split: [p for p in places if splits[p] == split] for split in ("train", "val", "test") if split in known}
+    return {split: [p for p in paths if splits[p] == split] for split in ("train", "val", "test") if split in known}
 
 
-def split_of(place: str, source: str) -> str | None:
+def split_of(path: str, source: str) -> str | None:
     """The split that a shard's name tells, or its folder if the user did not name just that one."""
-    *_, folder, name = ["", *place.split("/")]
+    *_, folder, name = ["", *path.split("/")]
     match = PREFIX.match(name)
     if match:
         return SPLITS[match[1].lower()]
@@ -88,32 +94,22 @@ def split_of(place: str, source: str) -> str | None:
 def list_paths(source: str) -> list[str]:
     """Paths or URLs of the shards, in natural order."""
     if os.path.isdir(source):
-        return sorted(tars_below(source.rstrip("/")), key=natural_key)
-    places = []
+        root = source.rstrip("/")
+        below = (path for path in walk(root, f"{root}/", set(), all_files=True) if path.endswith(".tar"))
+        return sorted(filter(os.path.isfile, below), key=natural_key)
+    paths = []
     for name in expand_braces(source):
         matches = match_paths(name) if glob.has_magic(name) else [name]
-        if "://" not in name and not glob.has_magic(name) and not os.path.exists(name):
+        if "://" not in name and not glob.has_magic(name) and not os.path.isfile(name):
             raise ValueError(f"There is no shard {name}, which {source} stands for.")
-        places += sorted(matches, key=natural_key)
-    return places
-
-
-def tars_below(folder: str) -> Iterator[str]:
-    """Paths of all tar archives in a folder and the folders inside."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if is_hidden(entry.name):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from tars_below(f"{folder}/{entry.name}")
-            elif entry.name.endswith(".tar"):
-                yield f"{folder}/{entry.name}"
+        paths += sorted(matches, key=natural_key)
+    return paths
 
 
 def match_paths(pattern: str) -> list[str]:
     """Files or URLs that a pattern with stars stands for."""
     if "://" not in pattern:
-        return glob.glob(os.path.expanduser(pattern))
+        return list(filter(os.path.isfile, glob.glob(os.path.expanduser(pattern))))
     import fsspec
 
     with reaching(pattern):
@@ -121,56 +117,56 @@ def match_paths(pattern: str) -> list[str]:
         return [system.unstrip_protocol(found) for found in system.glob(path)]
 
 
-def open_path(place: str) -> IO[bytes]:
+def open_path(path: str) -> IO[bytes]:
     """A file or URL, opened for reading; use it within `reaching`."""
-    if "://" not in place:
-        return open(place, "rb")
+    if "://" not in path:
+        return open(path, "rb")
     import fsspec
 
-    return fsspec.open(place, "rb").open()
+    return fsspec.open(path, "rb").open()
 
 
 @contextmanager
-def reaching(place: str) -> Iterator[None]:
+def reaching(path: str) -> Iterator[None]:
     """Turn what goes wrong with a URL, for which every protocol has classes of its own, into one sentence."""
     try:
         yield
     except Exception as error:
-        if "://" not in place or isinstance(error, Refused):
+        if "://" not in path or isinstance(error, Refused):
             raise
         reason = str(error.__cause__ or error).strip().rstrip(".") or type(error).__name__
-        raise OSError(f"{place} can't be read: {reason}.") from None
+        raise OSError(f"{path} can't be read: {reason}.") from None
 
 
-def read_whole(place: str) -> bytes | None:
+def read_whole(path: str) -> bytes | None:
     """The content of a small file, or None if there is none."""
     try:
-        if "://" not in place:
-            with open(place, "rb") as file:
+        if "://" not in path:
+            with open(path, "rb") as file:
                 return file.read()
         import fsspec
 
-        with reaching(place):
-            system, path = fsspec.core.url_to_fs(place)
+        with reaching(path):
+            system, path = fsspec.core.url_to_fs(path)
             return system.cat_file(path)
     except OSError:
         return None
 
 
-def read_part(place: str, start: int, size: int, opened: dict[str, io.FileIO]) -> bytes:
+def read_part(path: str, start: int, size: int, opened: dict[str, io.FileIO]) -> bytes:
     """Some bytes of a file or URL; local files stay open in `opened`."""
-    if "://" in place:
+    if "://" in path:
         import fsspec
 
-        with reaching(place):
-            system, path = fsspec.core.url_to_fs(place)  # asked for each time: it is not to cross into another process
+        with reaching(path):
+            system, path = fsspec.core.url_to_fs(path)  # asked for each time: it is not to cross into another process
             return system.cat_file(path, start=start, end=start + size)
-    if place not in opened:
+    if path not in opened:
         if len(opened) >= MOST_OPEN:
             opened.pop(next(iter(opened))).close()
-        opened[place] = io.FileIO(place)
+        opened[path] = io.FileIO(path)
     # Not seek and read: a process made by fork shares the position.
-    return os.pread(opened[place].fileno(), size, start)
+    return os.pread(opened[path].fileno(), size, start)
 
 
 KEYS = ("label", "class_name", "class", "category", "target", "cls")  # where a .json file may say the label
@@ -179,7 +175,7 @@ KEYS = ("label", "class_name", "class", "category", "target", "cls")  # where a 
 def open_shards(source: str) -> Data:
     """Images in tar archives, each beside a `.cls` file (a number or a text) or a `.json` file with its label.
 
-    The archives are gone through once, by their headers; images are read by their place afterwards.
+    The archives are gone through once, by their headers; images are read by their offset afterwards.
 
     Args:
         source: A `.tar` file, a folder of them, a pattern such as `shards-{000..010}.tar`, or a URL of these.
@@ -188,11 +184,11 @@ def open_shards(source: str) -> Data:
         ValueError: There are no shards, or images without labels in them.
     """
     shards = find_shards(source)
-    every = [(split, place) for split, places in shards.items() for place in places]
+    every = [(split, path) for split, paths in shards.items() for path in paths]
     indices: dict[str, list[Index]] = {split: [] for split in shards}
-    for split, place in tracked(every, "Reading the shards' tables of contents") if len(every) > 8 else every:
-        indices[split].append(index_shard(place))
-    empty = [places[0] for split, places in shards.items() if not any(len(part.keys) for part in indices[split])]
+    for split, path in tracked(every, "Reading the shards' tables of contents") if len(every) > 8 else every:
+        indices[split].append(index_shard(path))
+    empty = [paths[0] for split, paths in shards.items() if not any(len(part.keys) for part in indices[split])]
     if empty:
         raise ValueError(f"{empty[0]} has no images with a .cls or .json file beside them.")
     labels = {split: np.array([label for part in parts for label in part.labels]) for split, parts in indices.items()}
@@ -211,24 +207,26 @@ class Index:
     labels: list[str] = field(default_factory=list)
 
 
-def index_shard(place: str) -> Index:
+def index_shard(path: str) -> Index:
     """The contents of a shard, by its headers."""
     index = Index()
     try:
-        with reaching(place), open_path(place) as file, tarfile.open(fileobj=file, mode="r:") as archive:
-            for key, image, label in samples(place, archive):
+        with reaching(path), open_path(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            for key, image, label in samples(path, archive):
                 index.keys.append(key)
                 index.starts.append(image.offset_data)
                 index.sizes.append(image.size)
                 index.labels.append(label)
     except tarfile.TarError as error:
-        raise ValueError(f"{place} can't be read as a tar archive that is not compressed: {error}.") from None
+        if "unexpected end of data" in str(error):
+            raise ValueError(f"{path} is cut off; copy or write it again.") from None
+        raise ValueError(f"{path} can't be read as a tar archive that is not compressed: {error}.") from None
     if len(set(index.keys)) < len(index.keys):
-        raise ValueError(f"{place} has two images of the same name; give each its own.")
+        raise ValueError(f"{path} has two images of the same name; give each its own.")
     return index
 
 
-def samples(place: str, archive: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo, str]]:
+def samples(path: str, archive: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo, str]]:
     """Name, image and label of each sample: of the neighbours whose names are equal up to the first dot."""
     key: str | None = None
     image: tarfile.TarInfo | None = None
@@ -240,27 +238,36 @@ def samples(place: str, archive: tarfile.TarFile) -> Iterator[tuple[str, tarfile
         stem, _, kind = base.partition(".")
         if f"{folder}/{stem}" != key:
             if image is not None:
-                yield image.name, image, known(place, image, label)
+                yield image.name, image, known(path, image, label)
             key, image, label = f"{folder}/{stem}", None, None
         if is_image_name(base):
             if image is None or image.name.count(".") > member.name.count("."):  # a.jpg rather than a.mask.png
                 image = member
         elif kind.lower().rpartition(".")[2] in ("cls", "json"):
-            label = read_label(place, member, archive.extractfile(member)) or label
+            label = read_label(path, member, archive.extractfile(member)) or label
     if image is not None:
-        yield image.name, image, known(place, image, label)
+        if label is None and not is_closed(archive):
+            raise Refused(f"{path} is cut off behind {image.name}; copy or write it again.")
+        yield image.name, image, known(path, image, label)
 
 
-def known(place: str, image: tarfile.TarInfo, label: str | None) -> str:
+def is_closed(archive: tarfile.TarFile) -> bool:
+    """Whether an archive that was gone through has the empty block that tar ends with."""
+    assert archive.fileobj is not None
+    archive.fileobj.seek(archive.offset)
+    return archive.fileobj.read(tarfile.BLOCKSIZE) == tarfile.NUL * tarfile.BLOCKSIZE
+
+
+def known(path: str, image: tarfile.TarInfo, label: str | None) -> str:
     """The label; an image without one is refused."""
     if label is None:
         raise Refused(
-            f"{image.name} in {place} has no label; put a .cls file, or a .json file with the key label, beside it."
+            f"{image.name} in {path} has no label; put a .cls file, or a .json file with the key label, beside it."
         )
     return label
 
 
-def read_label(place: str, member: tarfile.TarInfo, file: IO[bytes] | None) -> str | None:
+def read_label(path: str, member: tarfile.TarInfo, file: IO[bytes] | None) -> str | None:
     """The label in a `.cls` or `.json` file."""
     content = file.read() if file else b""
     try:
@@ -269,7 +276,7 @@ def read_label(place: str, member: tarfile.TarInfo, file: IO[bytes] | None) -> s
             return text or None
         record = json.loads(text)
     except ValueError as error:
-        raise Refused(f"{member.name} in {place} can't be read: {error}.") from None
+        raise Refused(f"{member.name} in {path} can't be read: {error}.") from None
     values = [record[key] for key in KEYS if record.get(key) is not None] if isinstance(record, dict) else []
     return str(values[0]) if values else None
 
@@ -282,10 +289,10 @@ def as_numbers(labels: NDArray) -> NDArray:
         return labels
 
 
-def given_classes(place: str) -> list[str] | None:
+def given_classes(path: str) -> list[str] | None:
     """The names in `classes.txt` (one a line) or `classes.json` (a list) beside the shards or one folder up."""
-    folders = [place.rpartition("/")[0]]
-    if place.count("/") > (3 if "://" in place else 1):  # not beyond a host, nor beyond where the user pointed
+    folders = [path.rpartition("/")[0]]
+    if path.count("/") > (3 if "://" in path else 1):  # not beyond a host, nor beyond where the user pointed
         folders.append(folders[0].rpartition("/")[0])
     names = ("classes.txt", "classes.json")
     for file in (f"{folder}/{name}" if folder else name for folder in folders for name in names):
@@ -307,19 +314,19 @@ class Shards(Split):
     """Images inside tar archives.
 
     Args:
-        places: Paths or URLs of the shards.
+        paths: Paths or URLs of the shards.
         indices: What is in each of them.
         labels: Class numbers `[n]`.
     """
 
-    def __init__(self, places: Sequence[str], indices: Sequence[Index], labels: NDArray[np.int64]):
-        self.places = list(places)
+    def __init__(self, paths: Sequence[str], indices: Sequence[Index], labels: NDArray[np.int64]):
+        self.paths = list(paths)
         # Not `commonpath`, which takes a URL for a path and drops a slash.
-        shared = os.path.commonprefix(self.places).rpartition("/")[0]  # noqa: RUF071
-        self.titles = [f"{place[len(shared) :].lstrip('/')}/" for place in places]
+        shared = os.path.commonprefix(self.paths).rpartition("/")[0]  # noqa: RUF071
+        self.titles = [f"{path[len(shared) :].lstrip('/')}/" for path in paths]
         self.labels = labels
         self.sizes_of_shards = [len(part.keys) for part in indices]
-        self.shard = np.repeat(np.arange(len(places)), self.sizes_of_shards)
+        self.shard = np.repeat(np.arange(len(paths)), self.sizes_of_shards)
         self.keys = Names(key for part in indices for key in part.keys)
         self.starts = np.array([start for part in indices for start in part.starts], dtype=np.int64)
         self.sizes = np.array([size for part in indices for size in part.sizes], dtype=np.int64)
@@ -335,15 +342,15 @@ class Shards(Split):
         return decode(self.name(index), self.content(index), enough)
 
     def content(self, index: int) -> bytes:
-        place = self.places[self.shard[index]]
+        path = self.paths[self.shard[index]]
         try:
-            content = read_part(place, int(self.starts[index]), int(self.sizes[index]), self._open)
+            content = read_part(path, int(self.starts[index]), int(self.sizes[index]), self._open)
         except OSError as error:
             raise BadImage(self.name(index), f"its shard can't be read ({str(error).rstrip('.')})") from None
         if len(content) < self.sizes[index]:
-            raise BadImage(self.name(index), f"{place} is cut off")
+            raise BadImage(self.name(index), f"{path} is cut off")
         if len(content) > self.sizes[index]:
-            raise BadImage(self.name(index), f"the server of {place} sends whole files only, not parts of them")
+            raise BadImage(self.name(index), f"the server of {path} sends whole files only, not parts of them")
         return content
 
     def blocks(self) -> Sequence[int]:

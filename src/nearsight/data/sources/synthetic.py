@@ -28,7 +28,7 @@ CLASSES = ("disc", "square", "triangle", "star", "ring", "cross")
 OFTEN = (0.22, 0.20, 0.18, 0.15, 0.13, 0.12)  # how often each is drawn
 MOST = 6  # shapes in a picture
 EMPTY = 0.04  # share of pictures without any
-RADII = (0.1, 0.24)  # of a shape, as a share of the picture's side
+RADII = (0.1, 0.24)  # of a shape, as a fraction of the picture's side
 VISIBLE = 0.75  # share of a shape that others must leave uncovered
 SMALLEST = 12  # pixels of a shape
 TRIES = 20  # to find a place for a shape
@@ -84,7 +84,7 @@ class Drawing:
     Attributes:
         pixels: Bytes `[H, W, 3]`.
         labels: Classes of the shapes `[n]`.
-        rles: What is visible of each, as run lengths.
+        rles: What is visible of each, as RLE.
         boxes: Around what is visible `[n, 4]`.
         area: Visible pixels `[n]`.
     """
@@ -114,7 +114,7 @@ def draw_image(seed: int, number: int, size: int) -> Drawing:
         size: Pixels of the longer side.
 
     Example:
-        >>> scene = make_scene(0, 1, 64)
+        >>> scene = draw_image(0, 1, 64)
         >>> scene.pixels.shape, len(scene.labels) == len(scene.boxes)
         ((64, 48, 3), True)
     """
@@ -278,6 +278,7 @@ def boxes_around(masks: NDArray[np.bool_]) -> NDArray[np.float32]:
 
 
 IMAGES, SIZE, SEED = 1200, 128, 0
+MOST_IMAGES = 1_000_000
 FIRST = {"train": 0, "val": 10**7, "test": 2 * 10**7}  # number of the first picture of each split
 
 
@@ -296,6 +297,7 @@ class Shapes(DenseSplit):
     def __init__(self, split: str, images: int, size: int, seed: int, task: str, background: bool = True):
         self.split, self.side, self.seed, self.task = split, size, seed, task
         self.masks, self.issues = task == "detect", AnnotationIssues()
+        self.counted = "instance" if task == "detect" else "image"
         first = 1 if background else 0
         self.numbers, self.ground = (np.arange(len(CLASSES)) + first).astype(np.uint8), 0 if background else 255
         kinds = [plan_image(seed, FIRST[split] + number, size).kinds for number in range(images)]
@@ -306,7 +308,7 @@ class Shapes(DenseSplit):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": {}}
 
-    def scene(self, index: int) -> Drawing:
+    def drawing(self, index: int) -> Drawing:
         """The picture with all that is known of it."""
         if index not in self._made:
             self._made[index] = draw_image(self.seed, FIRST[self.split] + index, self.side)
@@ -316,17 +318,17 @@ class Shapes(DenseSplit):
         return f"{self.split}/{index:05d}.png"
 
     def read(self, index: int, enough: int | None = None) -> Image.Image:
-        return Image.fromarray(self.scene(index).pixels)
+        return Image.fromarray(self.drawing(index).pixels)
 
     def content(self, index: int) -> bytes:
-        return self.scene(index).pixels.tobytes()
+        return self.drawing(index).pixels.tobytes()
 
     def size(self, index: int) -> tuple[int, int]:
-        height, width, _ = self.scene(index).pixels.shape
+        height, width, _ = self.drawing(index).pixels.shape
         return height, width
 
     def annotation(self, index: int, size: tuple[int, int] | None = None) -> Instances | NDArray[np.uint8]:
-        scene = self.scene(index)
+        scene = self.drawing(index)
         crowd = np.zeros(len(scene.labels), dtype=bool)
         found = Instances(
             self.size(index), scene.boxes.copy(), scene.labels.copy(), crowd, scene.area.copy(), list(scene.rles)
@@ -347,8 +349,10 @@ def open_shapes(
         background: For `segment`, whether the ground is a class.
         source: What the user named.
     """
-    if images < 4 or not 32 <= size <= 4096:
-        raise ValueError(f"Shapes come in 4 images or more of 32 to 4096 pixels; asked for: {images} of {size}.")
+    if not 4 <= images <= MOST_IMAGES or not 32 <= size <= 4096:
+        raise ValueError(
+            f"Shapes come in 4 to {MOST_IMAGES:,} images of 32 to 4096 pixels; asked for: {images} of {size}."
+        )
     counts = {"train": images, "val": max(images // 8, 1), "test": images // 4}
     splits = {split: Shapes(split, count, size, seed, task, background) for split, count in counts.items()}
     with_background = task == "segment" and background
@@ -357,7 +361,7 @@ def open_shapes(
 
 
 def write_shapes(folder: Path, images: int = IMAGES, size: int = SIZE, seed: int = SEED) -> dict[str, int]:
-    """Write a data set that opens for both tasks: `annotations/` has the objects, `masks/` the regions.
+    """Write a data set that opens for both tasks: `annotations/` has the instances, `masks/` the regions.
 
     Args:
         folder: Where to; it must not exist yet, or be empty.
@@ -393,7 +397,7 @@ def write_split(folder: Path, name: str, split: Shapes) -> None:
         place.mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    for index in tracked(range(len(split)), f"Drawing {len(split):,} pictures for {name}"):
+    for index in tracked(range(len(split)), f"Drawing {len(split):,} images for {name}"):
         file = f"{index:05d}.png"
         split.read(index).save(pictures / file)
         found = split.annotation(index)
@@ -408,7 +412,7 @@ def write_split(folder: Path, name: str, split: Shapes) -> None:
 
 
 def coco_entries(found: Instances, image: int, first: int) -> list[dict[str, Any]]:
-    """The objects of an image as COCO's files have them."""
+    """The instances of an image as COCO's files have them."""
     entries = []
     for place, rle in enumerate(found.rles()):
         left, top, right, bottom = found.boxes[place].tolist()

@@ -1,10 +1,12 @@
-"""Parquet tables, with the paths of images or with the images themselves."""
+"""Tables of images and labels: CSV, TSV and Parquet, with the paths of images or with the images themselves."""
 
 import csv
 import json
 import os
+import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from PIL import Image
 
 from ..file_system import SPLITS, named_split, walk
 from ..image import Files, decode
-from ..labels import number_labels, shorten
+from ..labels import MultiLabelSplit, number_label_sets, number_labels, shorten
 from ..samples import BadImage, Data, Split
 
 if TYPE_CHECKING:
@@ -24,33 +26,30 @@ if TYPE_CHECKING:
 KEPT = 512 * 2**20  # bytes of row groups that a process keeps, to read neighbours fast
 
 
-def open_parquet(path: Path, columns: Mapping[str, str]) -> Data:
+def open_parquet(path: Path, columns: Mapping[str, str], task: str | None) -> Data:
     """A Parquet table with a column of paths, or of images as Hugging Face writes them (`bytes` and `path`).
 
     Raises:
         ValueError: Columns, labels or files are missing.
     """
     file = open_file(path)
-    chosen = find_columns(str(path), file.schema_arrow.names, columns)
-    wanted = [chosen[role] for role in ("label", "split") if role in chosen]
-    table = file.read(columns=wanted)
-    names = class_names(file, chosen["label"])
-    labels = label_array(table.column(chosen["label"]))
-    if table.column(chosen["label"]).null_count:
-        raise ValueError(f"{table.column(chosen['label']).null_count} rows of {path} have no label; remove them.")
-    splits = table.column(chosen["split"]).to_pylist() if "split" in chosen else None
-    images = file.schema_arrow.field(chosen["path"]).type
-    if not len(labels):
+    schema = file.schema_arrow
+    chosen = find_columns(str(path), schema.names, columns, ("path", "split"))
+    plain = [title for title in schema.names if is_plain(schema.field(title).type)]
+
+    def read(title: str) -> list[Any]:
+        return file.read(columns=[title]).column(0).to_pylist()
+
+    labels = read_labels(str(path), schema.names, plain, read, columns, task)
+    labels = replace(labels, names=labels.names or class_names(file, labels.column))
+    splits = read(chosen["split"]) if "split" in chosen else None
+    if not len(labels.values):
         raise ValueError(f"{path} has no rows; it needs one for each image.")
-    if not holds_bytes(images):
-        files = file.read(columns=[chosen["path"]]).column(0).to_pylist()
-        return listed_files(path, [str(file or "") for file in files], labels, splits, names=names)
-    refuse_empty("label", path, labels)
-    rows = split_rows(str(path), len(labels), splits)
-    classes, numbered = number_labels(str(path), {split: labels[n] for split, n in rows.items()}, names)
+    if not holds_bytes(schema.field(chosen["path"]).type):
+        return listed_files(path, [str(text or "") for text in read(chosen["path"])], labels, splits)
+    rows = split_rows(str(path), len(labels.values), splits)
     groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-    parts = {split: Stored(str(path), chosen["path"], groups, n, numbered[split]) for split, n in rows.items()}
-    return Data(str(path), "table", classes, **parts)
+    return labels.data(path, rows, lambda n: Stored(str(path), chosen["path"], groups, n, np.zeros(len(n), np.int64)))
 
 
 class Stored(Split):
@@ -128,22 +127,26 @@ def holds_bytes(kind: Any) -> bool:
     return types.is_binary(kind) or types.is_large_binary(kind)
 
 
-def label_array(column: Any) -> NDArray:
-    """Labels as numbers or texts of NumPy."""
-    values = column.to_pylist()
-    if any(isinstance(value, str) for value in values):
-        return np.array([str(value).strip() for value in values])
-    if any(isinstance(value, list | dict) for value in values):
-        return np.array([*values, None], dtype=object)[:-1]  # lists of one length would become an array of their own
-    return np.array(values)
+def is_plain(kind: Any) -> bool:
+    """Whether a column holds numbers, of which zeros and ones may say whether an image has a class."""
+    import pyarrow.types as types
+
+    return types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
 
 
 def class_names(file: "pq.ParquetFile", label: str) -> list[str] | None:
     """Names of the classes, if Hugging Face's `datasets` noted them in the file."""
     noted = (file.schema_arrow.metadata or {}).get(b"huggingface")
-    features = json.loads(noted).get("info", {}).get("features", {}) if noted else {}
-    feature = features.get(label)
-    return feature.get("names") if isinstance(feature, dict) else None
+    try:
+        feature: Any = json.loads(noted or b"{}")
+    except ValueError:
+        return None
+    for key in ("info", "features", label):
+        feature = feature.get(key) if isinstance(feature, dict) else None
+    if isinstance(feature, dict) and "names" not in feature:
+        feature = feature.get("feature")  # of a list, what it lists
+    names = feature.get("names") if isinstance(feature, dict) else None
+    return [str(name) for name in names] if isinstance(names, list) else None
 
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
@@ -181,34 +184,165 @@ COMMON = {
     ),
     "split": ("split", "subset", "partition", "set"),
 }
-ONE_HOT = "the column with a 1"
+NUMBERED = re.compile(r"labels?[ _-]?\d+", re.IGNORECASE)  # label_1, label_2, ...
+SEVERAL = "|"  # between the labels of an image in one cell
 LOST = 0.01  # a larger share of missing files means that the paths are wrong; fewer are skipped like bad images
 
 
-def open_table(path: Path, columns: Mapping[str, str]) -> Data:
+def open_table(path: Path, columns: Mapping[str, str], task: str | None = None) -> Data:
     """Images listed with their labels and, if there is such a column, their splits.
+
+    An image may have several labels: as `a|b` in one cell, in several columns (`label_1`, `label_2`, or those that
+    `columns` names between commas), or as a 1 in the column of each of its classes. The data are multi-label if a cell
+    has a `|`, if several columns hold labels, or if a row of zeros and ones has not exactly one 1; else each image has
+    one class.
 
     Args:
         path: The table; paths in it are absolute or start from its folder. Mere names, also without a suffix, may be of
             images anywhere below it.
         columns: Which column holds the `path`, the `label` and the `split`, where the common names don't tell.
+        task: `classify` or `multilabel`, to have the labels read so whatever they look like.
 
     Raises:
         ValueError: Columns, labels or files are missing, or a file is listed twice.
     """
     if path.suffix.lower() == ".parquet":
-        return open_parquet(path, columns)
+        return open_parquet(path, columns, task)
     table = read_text_table(path)
-    if not set(columns) and (labels := one_hot_labels(table)):
-        table[ONE_HOT] = labels
-        columns = {"label": ONE_HOT}
-    chosen = find_columns(str(path), list(table), columns)
-    return listed_files(
-        path,
-        table[chosen["path"]],
-        np.array([text.strip() for text in table[chosen["label"]]], dtype=np.str_),
-        table[chosen["split"]] if "split" in chosen else None,
-    )
+    chosen = find_columns(str(path), list(table), columns, ("path", "split"))
+    labels = read_labels(str(path), list(table), list(table), table.__getitem__, columns, task)
+    return listed_files(path, table[chosen["path"]], labels, table[chosen["split"]] if "split" in chosen else None)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a table's rows.
+
+    Attributes:
+        column: The column that they are in, or the first.
+        values: A label for each row `[n]`, or the labels of each row.
+        several: Whether each row has a list of labels.
+        names: The classes, where the table says which there are.
+    """
+
+    column: str
+    values: Any
+    several: bool = False
+    names: Sequence[str] | None = None
+
+    def data(
+        self, path: Path, rows: Mapping[str, NDArray[np.int64]], images: Callable[[NDArray[np.int64]], Split]
+    ) -> Data:
+        """The data of a table.
+
+        Args:
+            path: The table.
+            rows: Numbers of the rows of each split.
+            images: Makes the split of some rows, whose labels are put in here.
+        """
+        parts = {split: images(numbers) for split, numbers in rows.items()}
+        if self.several:
+            classes, targets = number_label_sets(str(path), self.values, self.names)
+            wrapped = {split: MultiLabelSplit(part, targets[rows[split]]) for split, part in parts.items()}
+            return Data(str(path), "table", classes, **wrapped)
+        refuse_empty("label", path, self.values)
+        labels = {split: self.values[numbers] for split, numbers in rows.items()}
+        classes, numbered = number_labels(str(path), labels, self.names)
+        for split, part in parts.items():
+            part.labels = numbered[split]
+        return Data(str(path), "table", classes, **parts)
+
+
+def read_labels(
+    source: str,
+    titles: Sequence[str],
+    plain: Sequence[str],
+    read: Callable[[str], Sequence[Any]],
+    given: Mapping[str, str],
+    task: str | None,
+) -> Labels:
+    """The labels of a table, one or several for each row; see `open_table` for the rules.
+
+    Args:
+        source: What to call the table in an error.
+        titles: All columns.
+        plain: Columns that may hold zeros and ones.
+        read: Gives the cells of a column.
+        given: Columns that the user named.
+        task: What the labels are to be read as; None follows the table.
+    """
+    wanted = label_columns(source, titles, plain, read, given)
+    columns = {title: read(title) for title in wanted}
+    marks = {title: [as_mark(cell) for cell in cells] for title, cells in columns.items()}
+    if len(wanted) > 1 and not any(None in cells for cells in marks.values()):
+        rows = [
+            [title for title, mark in zip(wanted, row, strict=True) if mark]
+            for row in zip(*marks.values(), strict=True)
+        ]
+        if task != "multilabel" and all(len(row) == 1 for row in rows):
+            return Labels(wanted[0], np.array([row[0] for row in rows]))
+        return several(source, Labels(wanted[0], rows, True, wanted), task)
+    if len(wanted) > 1:
+        rows = [[str(cell).strip() for cell in row if cell is not None] for row in zip(*columns.values(), strict=True)]
+        return several(source, Labels(wanted[0], [list(filter(None, row)) for row in rows], True), task)
+    cells = columns[wanted[0]]
+    if task != "classify" and any(isinstance(cell, list) for cell in cells):
+        return Labels(wanted[0], [cell if isinstance(cell, list) else [] for cell in cells], True)
+    texts = [cell.strip() if isinstance(cell, str) else cell for cell in cells]
+    if task == "multilabel" or (task is None and any(isinstance(text, str) and SEVERAL in text for text in texts)):
+        rows = [[part.strip() for part in str("" if text is None else text).split(SEVERAL)] for text in texts]
+        return Labels(wanted[0], [list(filter(None, row)) for row in rows], True)
+    if missing := sum(cell is None for cell in cells):
+        raise ValueError(f"{missing} rows of {source} have no label; remove them.")
+    if any(isinstance(text, list | dict) for text in texts):
+        return Labels(
+            wanted[0], np.array([*texts, None], dtype=object)[:-1]
+        )  # lists of one length would become an array
+    is_text = any(isinstance(text, str) for text in texts)
+    return Labels(wanted[0], np.array([str(text) for text in texts], dtype=np.str_) if is_text else np.array(texts))
+
+
+def label_columns(
+    source: str,
+    titles: Sequence[str],
+    plain: Sequence[str],
+    read: Callable[[str], Sequence[Any]],
+    given: Mapping[str, str],
+) -> list[str]:
+    """The columns that hold the labels."""
+    if "label" in given and given["label"] not in titles and "," in given["label"]:
+        wanted = [title.strip() for title in given["label"].split(",")]
+        for title in wanted:
+            find_columns(source, titles, {"label": title}, ("label",))
+        return list(dict.fromkeys(wanted))
+    usual = {name for names in COMMON.values() for name in names}
+    if "label" not in given and not any(title.strip().lower() in COMMON["label"] for title in titles):
+        numbered = [title for title in titles if NUMBERED.fullmatch(title.strip())]
+        if len(numbered) > 1:
+            return numbered
+        others = [title for title in titles if title.strip().lower() not in usual and title not in given.values()]
+        marked = [title for title in others if title in plain and None not in map(as_mark, read(title))]
+        if len(others) > 1 and marked == others:
+            return others
+    return [find_columns(source, titles, given, ("label",))["label"]]
+
+
+def several(source: str, labels: Labels, task: str | None) -> Labels:
+    """The labels, unless each image is to have one and some have not."""
+    if task != "classify":
+        return labels
+    wrong = [number for number, row in enumerate(labels.values) if len(row) != 1]
+    if wrong:
+        raise ValueError(
+            f"{len(wrong)} rows of {source} have not exactly one label, the first is row {wrong[0] + 2}; to classify, "
+            "each image needs one class; use the task multilabel for several."
+        )
+    return Labels(labels.column, np.array([row[0] for row in labels.values]))
+
+
+def as_mark(cell: Any) -> int | None:
+    """A cell that says whether an image has a class: 0 or 1; None if it says something else."""
+    return {"0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}.get(str(cell).strip().lower())
 
 
 def read_text_table(path: Path) -> dict[str, list[str]]:
@@ -234,27 +368,12 @@ def read_text_table(path: Path) -> dict[str, list[str]]:
     return {title: [row[place] for _, row in lines[1:]] for place, title in enumerate(titles)}
 
 
-def one_hot_labels(table: Mapping[str, Sequence[str]]) -> list[str] | None:
-    """The classes of a table with a column for each class and a 1 for the class of each image; None if it has not."""
-    known = {name for names in COMMON.values() for name in names}
-    if any(title.lower() in COMMON["label"] for title in table):
-        return None
-    marks = {}
-    for title, cells in table.items():
-        if title.lower() not in known:
-            marks[title] = [{"0": 0, "0.0": 0, "1": 1, "1.0": 1}.get(cell.strip()) for cell in cells]
-    rows = list(zip(*marks.values(), strict=True))
-    if len(marks) < 2 or any(None in row or sum(row) != 1 for row in rows):  # type: ignore[arg-type]
-        return None
-    titles = list(marks)
-    return [titles[row.index(1)] for row in rows]
-
-
-def find_columns(source: str, titles: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Which column holds the path, the label and, if there is one, the split."""
+def find_columns(source: str, titles: Sequence[str], given: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
+    """Which columns hold the path, the label and, if there is one, the split: those of these roles."""
     spelled = {title.strip().lower(): title for title in reversed(titles)}
     chosen = {}
-    for role, names in COMMON.items():
+    for role in roles:
+        names = COMMON[role]
         if role in given and given[role] not in titles:
             raise ValueError(f"{source} has no column {given[role]}; it has: {', '.join(titles)}.")
         match = given.get(role) or next((spelled[name] for name in names if name in spelled), None)
@@ -268,9 +387,10 @@ def find_columns(source: str, titles: Sequence[str], given: Mapping[str, str]) -
     return chosen
 
 
-def listed_files(path: Path, files: Sequence[str], labels: Any, splits: Sequence[str] | None, **known: Any) -> Data:
+def listed_files(path: Path, files: Sequence[str], labels: Labels, splits: Sequence[str] | None) -> Data:
     """The data of a table whose images are files beside it."""
-    refuse_empty("label", path, labels)
+    if not labels.several:
+        refuse_empty("label", path, labels.values)
     files = [text.strip().replace("\\", "/") for text in files]
     refuse_empty("path", path, np.array(files, dtype=np.str_))
     root = str(path.parent)
@@ -278,13 +398,7 @@ def listed_files(path: Path, files: Sequence[str], labels: Any, splits: Sequence
     rows = split_rows(str(path), len(files), splits)
     for split, numbers in rows.items():
         refuse_repeats(path, split, [files[number] for number in numbers])
-    classes, numbered = number_labels(str(path), {split: labels[numbers] for split, numbers in rows.items()}, **known)
-    return Data(
-        str(path),
-        "table",
-        classes,
-        **{split: Files(root, [files[n] for n in numbers], numbered[split]) for split, numbers in rows.items()},
-    )
+    return labels.data(path, rows, lambda n: Files(root, [files[row] for row in n], np.zeros(len(n), dtype=np.int64)))
 
 
 def find_files(path: Path, files: Sequence[str]) -> Sequence[str]:

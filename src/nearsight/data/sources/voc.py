@@ -11,7 +11,7 @@ from ..image import is_image_name
 from ..labels import shorten
 from ..names import natural_key
 from ..samples import BadImage, Data
-from .coco import assemble
+from .coco import FURTHEST, MOST_PIXELS, assemble
 
 XML_FOLDERS = ("annotations", "annotation", "labels", "xmls", "xml")
 IMAGE_FOLDERS = ("jpegimages", "images", "image", "img", "imgs")
@@ -75,7 +75,7 @@ def xml_files(fs: FileSystem, base: str) -> list[str]:
 
 
 def open_voc(fs: FileSystem, files: dict[str, list[str]], task: str) -> Data:
-    """Scenes of xml files.
+    """The data of xml files.
 
     Raises:
         ValueError: Files can't be read, or images are missing.
@@ -87,7 +87,7 @@ def open_voc(fs: FileSystem, files: dict[str, list[str]], task: str) -> Data:
 
 
 def read_files(fs: FileSystem, paths: Sequence[str], images: dict[str, str]) -> InstanceList:
-    """Images and objects of some xml files."""
+    """Images and instances of some xml files."""
     annotated = InstanceList()
     lost = []
     seen: set[str] = set()
@@ -108,7 +108,7 @@ def read_files(fs: FileSystem, paths: Sequence[str], images: dict[str, str]) -> 
             annotated.sizes[-1] = (0, 0)
         one_based = is_vocs_own(root)
         for entry in root.findall("object"):
-            add_object(annotated, entry, image, one_based)
+            add_instance(annotated, entry, image, one_based)
     if len(lost) == len(paths):
         raise ValueError(
             f"None of the {len(paths)} xml files in {fs.title} has an image of its name: {shorten(lost, 3)}."
@@ -121,8 +121,8 @@ def is_vocs_own(root: ElementTree.Element) -> bool:
     return "VOC" in (root.findtext("source/database") or "") or "VOC20" in (root.findtext("folder") or "")
 
 
-def add_object(annotated: InstanceList, entry: ElementTree.Element, image: str, one_based: bool) -> None:
-    """Take an object that has a name and a box. VOC itself counts pixels from 1, up to and with the last."""
+def add_instance(annotated: InstanceList, entry: ElementTree.Element, image: str, one_based: bool) -> None:
+    """Take an instance that has a name and a box. VOC itself counts pixels from 1, up to and with the last."""
     name = (entry.findtext("name") or "").strip()
     texts = [entry.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
     try:
@@ -130,8 +130,8 @@ def add_object(annotated: InstanceList, entry: ElementTree.Element, image: str, 
     except ValueError:
         box = [math.nan]
     if not name:
-        annotated.issues.note("object without a name", image)
-    elif not all(map(math.isfinite, box)):
+        annotated.issues.note("instance without a name", image)
+    elif not all(abs(value) <= FURTHEST for value in box):  # nan is not, either
         annotated.issues.note("box without four numbers", f"{image}: {name}")
     else:
         if one_based:
@@ -169,23 +169,37 @@ def parse_xml(fs: FileSystem, path: str) -> ElementTree.Element:
     try:
         content = fs.read(path)
         if len(content) > LARGEST:
-            raise ValueError(f"{place} has {len(content):,} bytes, which is no list of objects.")
+            raise Refused(f"{place} has {len(content):,} bytes, which is no list of instances.")
         parser.Parse(content, True)
         return builder.close()
     except BadImage as error:
         raise ValueError(f"{place} can't be read: {error.reason}.") from None
+    except LookupError:
+        raise ValueError(
+            f"{place} is not valid XML: it claims an encoding that is unknown; save it as UTF-8."
+        ) from None
     except (expat.ExpatError, AssertionError) as error:
-        raise ValueError(f"{place} is not valid XML: {error}.") from None
+        reason = expat.ErrorString(error.code) if isinstance(error, expat.ExpatError) else "it holds no element"
+        where = f" in line {error.lineno}" if isinstance(error, expat.ExpatError) else ""
+        raise ValueError(f"{place} is not valid XML: {reason}{where}.") from None
+    except ValueError as error:
+        if isinstance(error, Refused):
+            raise
+        raise ValueError(f"{place} is not valid XML: its encoding can't be read; save it as UTF-8.") from None
+
+
+class Refused(ValueError):
+    """What an xml file is refused for, beside not being valid."""
 
 
 def refuse_entity(*declaration: object) -> None:
     """Refuse a declared entity."""
-    raise ValueError(f"An xml file declares the entity {declaration[0]}, which annotations have no use for; remove it.")
+    raise Refused(f"An xml file declares the entity {declaration[0]}, which annotations have no use for; remove it.")
 
 
 def number(root: ElementTree.Element, path: str) -> int:
     """A whole number in the file, or 0."""
     try:
-        return max(0, int(float(root.findtext(path) or 0)))
+        return int(min(max(0, float(root.findtext(path) or 0)), MOST_PIXELS))
     except ValueError:
         return 0

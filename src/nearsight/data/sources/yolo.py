@@ -1,4 +1,4 @@
-"""YOLO's txt files: a line for each object, with shares of the image's sides, as a box or as an outline."""
+"""YOLO's txt files: a line for each instance, with fractions of the image's sides, as a box or as a polygon."""
 
 import math
 import os
@@ -16,6 +16,7 @@ from ..samples import BadImage, Data
 from .coco import assemble
 
 YAMLS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
+FURTHEST = 100.0  # sides of the image, beyond which a coordinate is none
 KEYS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 
 
@@ -24,7 +25,13 @@ def find_yolo(fs: FileSystem) -> dict[str, Any] | None:
     path = next((found for name in YAMLS if (found := fs.find(name)) is not None), None)
     if path is not None:
         content = load_yaml(fs, path)
-        return content if "names" in content and set(content) & set(KEYS) else None
+        if not set(content) & {*KEYS, "names", "nc"}:
+            return None
+        if not content.get("names"):
+            raise ValueError(f"{join(fs.title, path)} names no classes; add them, such as names: [cat, dog].")
+        if not set(content) & set(KEYS):
+            raise ValueError(f"{join(fs.title, path)} does not say where the images are; add train: and val:.")
+        return content
     folders = [name for name in fs.folders() if split_of(name) is not None]
     places = [name for name in ("", *folders) if has_both(fs, name)]
     if not places:
@@ -49,20 +56,21 @@ def load_yaml(fs: FileSystem, path: str) -> dict[str, Any]:
         content = yaml.safe_load(fs.read(path).decode("utf-8-sig"))
     except BadImage as error:
         raise ValueError(f"{join(fs.title, path)} can't be read: {error.reason}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{join(fs.title, path)} is not valid YAML: {reason}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"something is wrong in line {mark.line + 1}" if mark else "it can't be read as text with structure"
+        raise ValueError(f"{join(fs.title, path)} is not valid YAML: {where}.") from None
     return content if isinstance(content, dict) else {}
 
 
 def open_yolo(fs: FileSystem, content: Mapping[str, Any], task: str, background: bool | None) -> Data:
-    """Scenes of txt files.
+    """The data of txt files.
 
     Args:
         fs: Where they are.
         content: `names`, and folders or lists of images for `train`, `val` and `test`.
         task: `detect` or `segment`.
-        background: For `segment`, whether pixels without an object are a class; None: they are.
+        background: For `segment`, whether pixels without an instance are a class; None: they are.
 
     Raises:
         ValueError: Images, labels or names are missing.
@@ -72,7 +80,7 @@ def open_yolo(fs: FileSystem, content: Mapping[str, Any], task: str, background:
         if content.get(key):
             images.setdefault(split, list_images(fs, str(content.get("path") or ""), content[key]))
     if not any(images.values()):
-        raise ValueError(f"{fs.title} has no images where its data.yaml says: {content.get('train')}.")
+        raise ValueError(f"{fs.title} has no images where its data.yaml says: {str(content.get('train'))[:200]}.")
     lines = {split: read_labels(fs, paths) for split, paths in images.items()}
     names = class_names(fs.title, content.get("names"), lines)
     read = {split: annotate(paths, lines[split], names) for split, paths in images.items()}
@@ -82,7 +90,7 @@ def open_yolo(fs: FileSystem, content: Mapping[str, Any], task: str, background:
 def list_images(fs: FileSystem, base: str, where: Any) -> list[str]:
     """Paths of the images that a folder, a list in a file, or several of these stand for."""
     if isinstance(where, list):
-        return [path for entry in where for path in list_images(fs, base, entry)]
+        return [path for entry in where if not isinstance(entry, list | dict) for path in list_images(fs, base, entry)]
     for start in dict.fromkeys((base, "", os.path.basename(base.rstrip("/")))):
         path = normal_path(join(start, str(where).replace("\\", "/")))
         while True:
@@ -126,7 +134,10 @@ def read_labels(fs: FileSystem, images: Sequence[str]) -> list[list[list[str]] |
         if not fs.has(path):
             found.append(None)
             continue
-        text = fs.read(path).decode("utf-8", "replace")
+        try:
+            text = fs.read(path).decode("utf-8", "replace")
+        except BadImage as error:
+            raise ValueError(f"{join(fs.title, path)} can't be read: {error.reason}.") from None
         found.append([line.split() for line in text.splitlines() if line.strip()])
     return found
 
@@ -134,17 +145,22 @@ def read_labels(fs: FileSystem, images: Sequence[str]) -> list[list[list[str]] |
 def class_names(source: str, names: Any, lines: Mapping[str, Sequence[list[list[str]] | None]]) -> dict[int, str]:
     """Names by number; where none are given, the numbers that occur."""
     if isinstance(names, list):
-        return {number: str(name) for number, name in enumerate(names)}
-    if isinstance(names, dict) and all(str(key).isdecimal() for key in names):
-        return {int(key): str(name) for key, name in sorted(names.items(), key=lambda item: int(item[0]))}
+        names = dict(enumerate(names))
+    if isinstance(names, dict) and all(str(key).isdecimal() and len(str(key)) < 10 for key in names):
+        if any(isinstance(name, list | dict) or name is None for name in names.values()):
+            raise ValueError(f"The names of {source} hold lists or nothing; each class has one name, as a text.")
+        spelled: dict[int, str] = {}
+        for key, name in sorted(names.items(), key=lambda item: int(item[0])):
+            spelled[int(key)] = f"{name} ({key})" if str(name) in spelled.values() else str(name)
+        return spelled
     if names is not None:
-        raise ValueError(f"The names of {source} are neither a list nor numbers with names: {names}.")
+        raise ValueError(f"The names of {source} are neither a list nor numbers with names.")
     words = {line[0] for files in lines.values() for file in files if file for line in file}
     return {number: str(number) for number in sorted({int(word) for word in words if word.isdecimal()})}
 
 
 def annotate(images: Sequence[str], lines: Sequence[list[list[str]] | None], names: Mapping[int, str]) -> InstanceList:
-    """Images and their objects; lines that can't be used are noted as issues."""
+    """Images and their instances; lines that can't be used are noted as issues."""
     annotated = InstanceList(relative=True)
     for image, file in zip(images, lines, strict=True):
         place = len(annotated.paths)
@@ -158,13 +174,14 @@ def annotate(images: Sequence[str], lines: Sequence[list[list[str]] | None], nam
 
 
 def add_line(annotated: InstanceList, place: int, words: list[str], names: Mapping[int, str]) -> None:
-    """Take a line: class, then centre and sides of a box, or the points of an outline."""
+    """Take a line: class, then centre and sides of a box, or the points of a polygon."""
     image = annotated.paths[place]
     try:
         kind, values = int(float(words[0])), [float(word) for word in words[1:]]
-    except ValueError:
+    except (ValueError, OverflowError):
         kind, values = -1, []
-    if not values or not all(map(math.isfinite, values)) or (len(values) != 4 and (len(values) < 6 or len(values) % 2)):
+    sound = all(abs(value) <= FURTHEST for value in values)  # nan is not
+    if not values or not sound or (len(values) != 4 and (len(values) < 6 or len(values) % 2)):
         annotated.issues.note("line that can't be read", f"{image}: {' '.join(words)[:60]}")
         return
     if kind not in names:
