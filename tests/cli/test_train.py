@@ -112,10 +112,10 @@ REFUSED = {
     "--threads -1 won't do; give a whole number of at least 1": ["--resume", "x", "--threads", "-1"],
     "--threads 100000 won't do; give a whole number of at least 1 and at most": ["digits", "--threads", "100000"],
     "DATA '' won't do; name the data.": [""],
-    "--model '' won't do; leave it out to let the data decide.": ["digits", "--model", ""],
-    "--epochs 0 won't do; leave it out to let the data decide.": ["digits", "--epochs", "0"],
-    "--epochs -3 won't do; leave it out to let the data decide.": ["digits", "--epochs", "-3"],
-    "--batch 0 won't do; leave it out to let the data decide.": ["digits", "--batch", "0"],
+    "--model '' won't do; leave it out to have it chosen.": ["digits", "--model", ""],
+    "--epochs 0 won't do; leave it out to have it chosen.": ["digits", "--epochs", "0"],
+    "--epochs -3 won't do; leave it out to have it chosen.": ["digits", "--epochs", "-3"],
+    "--batch 0 won't do; leave it out to have it chosen.": ["digits", "--batch", "0"],
     "epochs = 1000000000 won't do; it takes a whole number of at least 0 and at most 100000.": [
         *("digits", "--epochs", "1000000000")
     ],

@@ -1,16 +1,28 @@
-"""The real command on the digits: sentences, exit codes, and what survives a kill."""
+"""The real command on the digits: sentences, exit codes, what survives a kill, budgets and latency."""
 
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+import nearsight
+from nearsight.cli.compare import compare as command_compare
+from nearsight.comparison.compare import measure_latency
+from nearsight.comparison.plan import Shared, build_candidates
 from nearsight.comparison.results import Comparison, read_results
+from nearsight.comparison.runner import Slot, epochs_within
+from nearsight.comparison.worker import time_epoch
+from nearsight.config.candidates import parse_candidates
 
 SMALL = ["--epochs", "3", "--seeds", "1", "--limit", "160", "--set", "batch=32", "--set", "schedule.warmup_epochs=0"]
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
@@ -38,11 +50,26 @@ def sentence(outcome: subprocess.CompletedProcess[str]) -> str:
             ["digits", "-m", "deit_nano", "--epochs", "1", "--budget", "5m"],
             "nearsight: Give either --epochs or --budget",
         ),
+        (["digits", "-m", "deit_nano", "--epochs", "0"], "--epochs 0 won't do; leave it out to have it chosen."),
+        (["digits", "-m", "deit_nano", "--budget", ""], "--budget '' won't do; leave it out to have it chosen."),
+        (["digits", "-m", "deit_nano", "--seeds", "5,5"], "The seed 5 comes twice in 5,5"),
+        (["", "-m", "deit_nano"], "DATA '' won't do; name the data."),
         (["--report", "absent"], "results.json is not there; give the folder of a comparison that has ended."),
     ],
 )
-def test_what_can_not_be_compared_gets_a_sentence(arguments: list[str], expected: str) -> None:
-    assert expected in sentence(run(*arguments))
+def test_what_can_not_be_compared_gets_a_sentence(
+    arguments: list[str], expected: str, type_in: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = type_in("compare", *arguments)
+    assert code == 1 and "Traceback" not in err
+    assert expected in err.splitlines()[-1]
+    assert not any(tmp_path.iterdir())
+
+
+def test_python_compares_with_the_options_of_the_command_line() -> None:
+    command, verb = (list(inspect.signature(one).parameters) for one in (command_compare, nearsight.compare))
+    assert [name for name in command if name != "report"] == verb
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
@@ -143,3 +170,44 @@ def test_the_report_is_made_again_from_its_results(tmp_path: Path) -> None:
     for model in results.models:
         kept = out / "runs" / f"{model.label}-seed0" / "outcome.json"
         assert model.runs[0].score == pytest.approx(json.loads(kept.read_text())["test_score"])
+
+
+SHARED = Shared(data="digits", recipe="small-data", limit=160, changes=("batch=16",), img_size=16)
+
+
+@pytest.mark.drill
+def test_a_dearer_model_gets_fewer_epochs_of_the_same_time() -> None:
+    built, _ = build_candidates(parse_candidates("deit_nano:patch_size=8,wide=deit_nano:patch_size=1"), SHARED)
+    few, many = sorted(epochs_within(60, built, "digits", slots=[Slot(1)]))
+    assert epochs_within(60, built[1:], "digits", slots=[Slot(1)])[0] < many
+    assert 1 <= few < many
+
+
+@pytest.mark.slow
+def test_a_budget_below_one_epoch_is_refused() -> None:
+    built, _ = build_candidates(parse_candidates("deit_nano"), SHARED)
+    assert time_epoch("digits", built[0].recipe) > 0
+    with pytest.raises(ValueError, match=r"One epoch of deit_nano takes about .* s, more than the budget of 0\.001 s"):
+        epochs_within(0.001, built, "digits", slots=[Slot(1)])
+
+
+class Slow(nn.Module):
+    """Sleeps for a while for each batch."""
+
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return images
+
+
+def test_a_model_that_takes_20_milliseconds_is_measured_so() -> None:
+    models = {"fast": (Slow(0.005), (4, 4)), "slow": (Slow(0.02), (4, 4))}
+    before = torch.get_num_threads()
+    found = measure_latency(models, torch.device("cpu"), 1, range(7))
+    assert 20 <= found["slow"].milliseconds.low <= found["slow"].milliseconds.value < 60
+    assert found["fast"].milliseconds.value < found["slow"].milliseconds.value
+    assert 32 / 0.06 < found["slow"].images_per_second.value <= 32 / 0.02
+    assert torch.get_num_threads() == before

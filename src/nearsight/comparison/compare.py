@@ -105,7 +105,15 @@ def compare(
         ValueError: deit_nan can't be compared: Neither Nearsight nor timm has a model 'deit_nan'; did you ...
     """
     call = spell_call(locals())
-    refuse_nothing({"DATA": data, "--epochs": epochs, "--jobs": jobs, "--limit": limit})
+    options = {
+        "--epochs": epochs,
+        "--jobs": jobs,
+        "--limit": limit,
+        "--budget": budget,
+        "--recipe": recipe,
+        "--out": out,
+    }
+    refuse_nothing({"DATA": data, **options})
     if epochs is not None and budget is not None:
         raise ValueError("Give either --epochs or --budget, not both.")
     candidates, wanted = with_baseline(

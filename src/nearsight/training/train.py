@@ -114,7 +114,8 @@ def train(
         raise ValueError("Give either DATA to train on, or --resume RUN to go on with a run.")
     if resume is not None and (given or changes or recipe or out or task):
         raise ValueError("--resume goes on with a run as it was; leave the other settings out.")
-    refuse_nothing({"DATA": data, "--model": model, "--weights": weights, "--epochs": epochs, "--batch": batch})
+    options = {"--model": model, "--weights": weights, "--out": out, "--epochs": epochs, "--batch": batch}
+    refuse_nothing({"DATA": data, "--resume": resume, **options})
     if threads is not None:
         check_threads(threads)
 
@@ -139,8 +140,8 @@ def refuse_nothing(options: Mapping[str, Any]) -> None:
         empty = value is not None and (value < 1 if isinstance(value, int) else not os.fspath(value).strip())
         if empty:
             shown = value if isinstance(value, int) else repr(os.fspath(value))
-            hint = "name the data" if name == "DATA" else "leave it out to let the data decide"
-            raise ValueError(f"{name} {shown} won't do; {hint}.")
+            hints = {"DATA": "name the data", "--resume": "name the folder of a run"}
+            raise ValueError(f"{name} {shown} won't do; {hints.get(name, 'leave it out to have it chosen')}.")
 
 
 def default_recipe(data: str, task: str | None, weights: bool = False) -> str:
