@@ -3,6 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,11 +183,11 @@ def judge_sizes(report: CheckReport, data: Data, survey: Survey) -> None:
         return
     heights, widths = survey.sizes.T
     report.heights, report.widths, report.aspects = spread(heights), spread(widths), spread(widths / heights)
-    if isinstance(next(iter(data.splits().values())), DenseSplit):
-        source = data.train if data.train is not None else next(iter(data.splits().values()))
-        report.img_size = choose_side(data.task, measure_sizes(source))
-    else:
-        report.img_size = choose_size(float(np.median(np.minimum(heights, widths))))
+    report.img_size = choose_size(float(np.median(np.minimum(heights, widths))))
+    source = data.train if data.train is not None else next(iter(data.splits().values()))
+    if isinstance(source, DenseSplit):
+        with suppress(ValueError):  # there is not one image that its annotation fits to
+            report.img_size = choose_side(data.task, measure_sizes(source))
     shorter, longer = survey.sizes.min(axis=1), survey.sizes.max(axis=1)
     reasons = {
         "small": shorter * FAR < np.median(shorter),

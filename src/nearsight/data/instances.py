@@ -247,10 +247,11 @@ def read_rle(value: dict[str, Any]) -> Rle | None:
         from faster_coco_eval.core import mask as codec
 
         return codec.frPyObjects({"size": size, "counts": counts}, *size)
-    runs = decode_counts(counts.encode("utf-8")) if isinstance(counts, str) else None
+    text = counts.encode("ascii") if isinstance(counts, str) and counts.isascii() else b""
+    runs = decode_counts(text)
     if runs is None or runs.max() > pixels or runs.sum() != pixels:
         return None
-    return {"size": size, "counts": counts.encode("utf-8")}  # type: ignore[union-attr]
+    return {"size": size, "counts": text}
 
 
 def decode_counts(text: bytes) -> NDArray[np.int64] | None:

@@ -110,8 +110,13 @@ def load_arrays(path: Path) -> dict[str, NDArray]:
         raise ValueError(f"{path} can't be read as an .npz file: it is something else, or cut off.")
     try:
         with zipfile.ZipFile(path) as packed:
-            refuse_inflation(str(path), packed.infolist())
-            for info in packed.infolist():
+            entries = packed.infolist()
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} is damaged: {error}.") from None
+    refuse_inflation(str(path), entries)
+    try:
+        with zipfile.ZipFile(path) as packed:
+            for info in entries:
                 refuse_claims(path, packed, info)
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
