@@ -54,8 +54,8 @@ def parse_candidates(text: str) -> list[Candidate]:
     Commas and colons inside brackets belong to a value.
 
     Example:
-        >>> parse_entries("deit_nano,one=deit_nano:qkv=life:kernels=[1,3]")[1]
-        Entry(label='one', name='deit_nano', options={'qkv': 'life', 'kernels': '[1,3]'})
+        >>> parse_candidates("deit_nano,one=deit_nano:qkv=life:kernels=[1,3]")[1]
+        Candidate(label='one', name='deit_nano', options={'qkv': 'life', 'kernels': '[1,3]'})
     """
     if not text.strip():
         raise ValueError("No model was named; give --models, such as --models deit_nano,localvit_nano,resnet18.")
@@ -108,7 +108,7 @@ def with_baseline(candidates: list[Candidate], baseline: str | None) -> tuple[li
     """The models and the label of the baseline; one that is not among them is added.
 
     Example:
-        >>> candidates, label = with_baseline(parse_entries("deit_nano"), "resnet18")
+        >>> candidates, label = with_baseline(parse_candidates("deit_nano"), "resnet18")
         >>> [candidate.label for candidate in candidates], label
         (['deit_nano', 'resnet18'], 'resnet18')
     """

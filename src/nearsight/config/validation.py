@@ -144,7 +144,7 @@ def takes(field: FieldInfo) -> str:
 
     Example:
         >>> takes(field_of("optimizer.momentum")), takes(field_of("patience"))
-        ('a number of at least 0 and below 1', 'a whole number of at least 1, or null')
+        ('a number of at least 0 and below 1', 'a whole number of at least 1 and at most 100000, or null')
     """
     return wording(field.annotation) + bounds(field.metadata) + (", or null" if may_be_none(field) else "")
 
