@@ -375,3 +375,18 @@ def test_names_of_any_bytes_are_printed_everywhere(tmp_path: Path) -> None:
     )  # fmt: skip
     assert outcome.returncode == 0 and b"Traceback" not in outcome.stderr, outcome.stderr.decode(errors="replace")
     assert b"Blank images" in outcome.stdout and (tmp_path / "fix.txt").is_file()
+
+
+def test_the_list_of_fixes_takes_the_place_of_nothing_else(photos: Path, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("path,label\n" + "".join(f"photos/{'ab'[n % 2]}/{n}.png,{n % 2}\n" for n in range(24)))
+    before = table.read_text()
+    (tmp_path / "notes.txt").write_text("mine\n")
+    for target, words in ((table, "is read here as well"), (tmp_path / "notes.txt", "was not written by this command")):
+        outcome = CliRunner().invoke(app, ["data", "check", str(table), "--fix-list", str(target)])
+        assert outcome.exit_code == 1 and words in str(outcome.exception)
+    assert table.read_text() == before and (tmp_path / "notes.txt").read_text() == "mine\n"
+    (photos / "a/0.png").write_bytes(b"no image")
+    for _ in range(2):  # a list that this wrote is written anew
+        outcome = CliRunner().invoke(app, ["data", "check", str(table), "--fix-list", str(tmp_path / "fix.txt")])
+        assert outcome.exit_code == 0 and (tmp_path / "fix.txt").read_text() == "photos/a/0.png\n"

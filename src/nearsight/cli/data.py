@@ -1,5 +1,6 @@
 """`nearsight data`: look at data before training with them."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -63,6 +64,7 @@ def check(
         typer.Option(help="classify, multilabel, detect or segment.", show_default="what the data are annotated for"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is no such list.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Leave with exit code 1 if there are problems.")] = False,
     workers: Annotated[
         int | None, typer.Option(help="Processes that read images; 0: none besides this one. Default: one per core.")
@@ -73,10 +75,21 @@ def check(
     from ..data.check import check_data, render_report
     from ..data.check import fix_list as list_fixes
 
-    if fix_list and fix_list.is_dir():
-        raise ValueError(f"--fix-list {fix_list} is a folder; give the name of a file to write.")
-    report = check_data(open_data(data, task), workers)
-    patches = suggest_patches(report.img_size) if report.img_size and report.task in ("classify", "multilabel") else {}
+    opened = open_data(data, task)
+    if fix_list:
+        from ..atomic import check_output
+
+        splits = opened.splits().values()
+        names = {os.fsencode(split.name(index)) for split in splits for index in range(len(split))}
+        check_output(
+            fix_list,
+            inputs=[data.partition("?")[0]],
+            is_ours=lambda head: set(head.split(b"\n")[:-1]) <= names,  # such a list of these data
+            force=force,
+            option="--fix-list",
+        )
+    report = check_data(opened, workers)
+    patches = suggest_patches(report.img_size) if report.img_size and not report.dense else {}
     if as_json:
         import json
 

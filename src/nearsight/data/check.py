@@ -59,6 +59,7 @@ def check_data(data: Data, workers: int | None = None) -> CheckReport:
         images={name: len(split) for name, split in splits.items()},
         counts={title: dict.fromkeys(splits, 0) for title in data.classes},
         task=data.task,
+        one_label=data.labels_are_classes,
         counted=next((split.counted for split in splits.values()), "image"),
     )
     report.unreadable = [Unreadable(*identify(data, place), reason) for place, reason in survey.unreadable.items()]
@@ -185,7 +186,8 @@ def judge_sizes(report: CheckReport, data: Data, survey: Survey) -> None:
     report.heights, report.widths, report.aspects = spread(heights), spread(widths), spread(widths / heights)
     report.img_size = choose_size(float(np.median(np.minimum(heights, widths))))
     source = data.train if data.train is not None else next(iter(data.splits().values()))
-    if isinstance(source, DenseSplit):
+    report.dense = isinstance(source, DenseSplit)
+    if report.dense:
         with suppress(ValueError):  # there is not one image that its annotation fits to
             report.img_size = choose_side(data.task, measure_sizes(source))
     shorter, longer = survey.sizes.min(axis=1), survey.sizes.max(axis=1)
@@ -322,7 +324,7 @@ def class_sections(report: CheckReport) -> Iterator[Section]:
         lines.append(f"fewer than {TINY} {report.things}: {listed(tiny)}")
     unequal = report.imbalance
     if unequal and unequal.ratio >= IMBALANCED:
-        advice = "; train with --class-weights balanced" if report.task == "classify" else ""
+        advice = "; train with --class-weights balanced" if report.one_label else ""
         lines.append(
             f"very different size: {unequal.largest} has {unequal.most:,} {report.things}, {unequal.smallest} "
             f"{unequal.fewest:,} ({unequal.ratio:.3g} : 1){advice}"
@@ -379,9 +381,9 @@ def size_sections(report: CheckReport) -> Iterator[Section]:
 
 def train_command(report: CheckReport) -> str:
     """The command that trains with these images."""
-    unequal = report.task == "classify" and report.imbalance and report.imbalance.ratio >= IMBALANCED
+    unequal = report.one_label and report.imbalance and report.imbalance.ratio >= IMBALANCED
     weights = " --class-weights balanced" if unequal else ""
-    task = "" if report.task == "classify" else f" --task {report.task}"
+    task = "" if report.one_label else f" --task {report.task}"
     return f"nearsight train {shlex.quote(report.source)}{task} --img-size {report.img_size}{weights}"
 
 

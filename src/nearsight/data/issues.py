@@ -177,6 +177,8 @@ class CheckReport:
         task: What the annotations are for.
         issues: What is wrong with annotations, and other issues.
         notes: What else is worth knowing of them, a sentence each.
+        one_label: Whether each image has one class.
+        dense: Whether instances or pixels are annotated; then `img_size` is the shorter side of images.
         counted: What classes are counted in: `image` or `instance`.
         fractions: Of masks, the fraction of pixels of each class.
         unusable: Names of images whose annotations can't be used.
@@ -204,6 +206,8 @@ class CheckReport:
     task: str = "classify"
     issues: list[Issue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    one_label: bool = True
+    dense: bool = False
     counted: str = "image"
     fractions: dict[str, float] = field(default_factory=dict)
     unusable: list[str] = field(default_factory=list)
