@@ -28,8 +28,8 @@ from nearsight.comparison.results import Comparison as Compared
 from nearsight.comparison.results import read_results
 from nearsight.comparison.statistics import Estimate, Predictions, estimate_difference, read_predictions
 from nearsight.console import percent
-from nearsight.evaluation.metrics import share
 from nearsight.runs.run import Outcome, Run
+from nearsight.tasks.classification_metrics import share
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 DATA = "cifar10_subset.npz"

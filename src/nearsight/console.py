@@ -5,8 +5,10 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from rich import box
 from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 
 T = TypeVar("T")
 PIPED = 160  # width of a table that goes to a file or a pipe
@@ -29,6 +31,15 @@ def tracked(items: Sequence[T], title: str) -> Iterable[T]:
     if not console.is_terminal:
         console.print(f"{title} ...")
     return track(items, description=title, console=console, transient=True, disable=not console.is_terminal)
+
+
+def titled(first: str, *titles: str) -> Table:
+    """A table whose first column is text and whose others are numbers."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column(first)
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
 
 
 def percent(value: float) -> str:

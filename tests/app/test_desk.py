@@ -15,7 +15,7 @@ from PIL import Image
 from nearsight.app.cache import Recent
 from nearsight.app.panels import METHODS, Wish, draw_tiles
 from nearsight.app.session import Choice, Desk, offered
-from nearsight.data.dense.transforms import SceneInput
+from nearsight.data.transforms import DensePreprocessing
 from nearsight.explanation import attention, receptive_field
 from nearsight.explanation.figures import VEIL, limits
 from nearsight.heads import DenseModel, DenseSpec, LinearHead
@@ -100,7 +100,7 @@ def test_a_segmenter_shows_what_it_found_and_why(tmp_path: Path) -> None:
     """A new head on a new backbone, saved as a run: what it finds is noise, but is shown like any other."""
     torch.manual_seed(0)
     model = DenseModel(DenseSpec(MODELS["swin_nano"], LinearHead()), 3, masks=False)
-    about = {"task": "segment", "classes": ["sky", "sea", "sand"], "input": asdict(SceneInput(48))}
+    about = {"task": "segment", "classes": ["sky", "sea", "sand"], "input": asdict(DensePreprocessing(48))}
     save_dense(model, tmp_path / "model.safetensors", name="swin_nano", trained=about)
     Image.new("RGB", (120, 60), "navy").save(tmp_path / "long.png")
     desk = Desk([str(tmp_path)])

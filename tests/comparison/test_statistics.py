@@ -10,8 +10,8 @@ from nearsight.comparison.statistics import (
     estimate_difference,
     estimate_score,
     judge,
-    pseudo_values,
 )
+from nearsight.tasks.base import pseudo_values
 
 
 def draw_world(generator: np.random.Generator, seeds: int, images: int, seed_spread: float, image_spread: float):

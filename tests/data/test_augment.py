@@ -8,7 +8,7 @@ from torchvision.transforms import functional as TF
 
 from nearsight.config.recipe import Augment
 from nearsight.data.loader import seed_draws
-from nearsight.data.transforms import Augmentation, Input
+from nearsight.data.transforms import Augmentation, Preprocessing
 
 STILL = {"crop": "none", "flip": 0.0}
 
@@ -26,7 +26,7 @@ def smooth(width: int, height: int) -> Image.Image:
 
 def view(image: Image.Image, size: tuple[int, int], seed: int = 0, **settings: object) -> torch.Tensor:
     seed_draws(seed)
-    return Augmentation(Augment(**(STILL | settings)), Input(size))(image)  # type: ignore[arg-type]
+    return Augmentation(Augment(**(STILL | settings)), Preprocessing(size))(image)  # type: ignore[arg-type]
 
 
 def as_array(image: Image.Image) -> torch.Tensor:
@@ -40,7 +40,7 @@ def test_evaluation_shows_what_resizing_and_a_centre_crop_show(
     width: int, height: int, size: tuple[int, int], crop: float
 ) -> None:
     image = smooth(width, height)
-    shown = Input(size, crop=crop).prepare(image)
+    shown = Preprocessing(size, crop=crop).prepare(image)
     scale = min(width / size[1], height / size[0]) * crop
     resized = TF.resize(image, [round(height / scale), round(width / scale)], TF.InterpolationMode.BICUBIC)
     expected = as_array(TF.center_crop(resized, list(size)))
@@ -50,19 +50,19 @@ def test_evaluation_shows_what_resizing_and_a_centre_crop_show(
 
 def test_an_image_of_the_right_size_is_shown_as_it_is() -> None:
     image = noise(20, 12)
-    assert torch.equal(Input((12, 20)).prepare(image), as_array(image))
+    assert torch.equal(Preprocessing((12, 20)).prepare(image), as_array(image))
 
 
 def test_normalised_images_have_the_given_mean_and_spread() -> None:
-    given = Input((4, 4), mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 2.0))
+    given = Preprocessing((4, 4), mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 2.0))
     images = torch.rand(2, 3, 4, 4)
     expected = TF.normalize(images, list(given.mean), list(given.std))
     torch.testing.assert_close(given.normalise(images), expected)
 
 
 def test_enough_is_what_the_crop_is_cut_from() -> None:
-    assert Input((224, 224), crop=0.875).enough() == 256
-    assert Input((32, 48)).enough() == 48
+    assert Preprocessing((224, 224), crop=0.875).enough() == 256
+    assert Preprocessing((32, 48)).enough() == 48
 
 
 def test_without_a_crop_the_whole_image_is_resized() -> None:
@@ -131,7 +131,7 @@ def test_erased_places_have_the_mean_of_the_data() -> None:
     image = Image.new("RGB", (32, 32))
     erased = [view(image, (32, 32), seed, erase=1.0).float() for seed in range(100)]
     values = torch.cat([shown[:, shown.any(dim=0)] for shown in erased], dim=1) / 255
-    torch.testing.assert_close(values.mean(dim=1), torch.tensor(Input((1, 1)).mean), atol=0.02, rtol=0)
+    torch.testing.assert_close(values.mean(dim=1), torch.tensor(Preprocessing((1, 1)).mean), atol=0.02, rtol=0)
 
 
 def test_colours_change_only_as_much_as_is_asked_for() -> None:

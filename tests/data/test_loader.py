@@ -25,10 +25,10 @@ from nearsight.data.loader import (
 )
 from nearsight.data.samples import BadImage
 from nearsight.data.sources.npz import Arrays
-from nearsight.data.transforms import Augmentation, Input
+from nearsight.data.transforms import Augmentation, Preprocessing
 
 STRONG = Augment(crop="resized", flip=0.5, rand_augment="rand-m9-mstd0.5-inc1", erase=0.5)
-INPUT = Input((12, 16))
+INPUT = Preprocessing((12, 16))
 
 
 class Spoiled(Arrays):
@@ -165,10 +165,10 @@ def test_shards_are_shuffled_in_groups_that_are_read_together() -> None:
 
 def test_a_bad_image_is_passed_over_for_the_next_and_named() -> None:
     split = some_images(8, bad=(2, 3, 7))
-    images = TrainImages(split, Augmentation(Augment(crop="none", flip=0), Input((20, 24))), seed=0)
+    images = TrainImages(split, Augmentation(Augment(crop="none", flip=0), Preprocessing((20, 24))), seed=0)
     for wanted, taken, named in ((2, 4, {"x[2]", "x[3]"}), (7, 0, {"x[7]"}), (5, 5, set())):
-        shown, label, index, bad = images[Draw(0, wanted, 0)]
-        assert (index, label, set(bad)) == (taken, taken % 3, named)
+        shown, label, index, _, name, bad = images[Draw(0, wanted, 0)]
+        assert (index, label, name, set(bad)) == (taken, taken % 3, f"x[{taken}]", named)
         assert np.array_equal(shown.permute(1, 2, 0).numpy(), split.pixels[taken])
     (batch,) = train_loader(images, make_batches(split, epochs=1), workers=0)
     assert batch.bad == dict.fromkeys(["x[2]", "x[3]", "x[7]"], "the file is cut off")
@@ -185,11 +185,11 @@ def test_images_none_of_which_can_be_read_are_refused() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_evaluation_keeps_the_order_and_leaves_bad_images_out(workers: int) -> None:
     split = some_images(10, bad=(0, 4, 5, 6))
-    batches = list(eval_loader(split, Input((20, 24)), batch=3, workers=workers))
+    batches = list(eval_loader(split, Preprocessing((20, 24)), batch=3, workers=workers))
     assert [batch.indices.tolist() for batch in batches] == [[1, 2], [3], [7, 8], [9]]
     assert [sorted(batch.bad) for batch in batches] == [["x[0]"], ["x[4]", "x[5]"], ["x[6]"], []]
     for batch in batches:
-        assert batch.labels.tolist() == [index % 3 for index in batch.indices.tolist()]
+        assert batch.targets.tolist() == [index % 3 for index in batch.indices.tolist()]
         assert np.array_equal(batch.images.permute(0, 2, 3, 1).numpy(), split.pixels[batch.indices.numpy()])
 
 
@@ -207,7 +207,7 @@ def test_workers_leave_signals_to_the_process_that_reads() -> None:
     for worker in batches._workers:  # type: ignore[attr-defined]
         for number in (signal.SIGTERM, signal.SIGINT):
             os.kill(worker.pid, number)
-    assert len(first.labels) + sum(len(batch.labels) for batch in batches) == 40
+    assert len(first.targets) + sum(len(batch.targets) for batch in batches) == 40
 
 
 def test_scrambled_numbers_differ_with_place_and_number() -> None:
@@ -230,9 +230,9 @@ def test_a_program_ends_although_somebody_still_holds_its_batches() -> None:
     program = """
 import sys
 from nearsight.data import open_data
-from nearsight.data.transforms import Input
+from nearsight.data.transforms import Preprocessing
 from nearsight.data.loader import eval_loader
-sys.held = iter(eval_loader(open_data("digits").test, Input((32, 32)), batch=4, workers=1))
+sys.held = iter(eval_loader(open_data("digits").test, Preprocessing((32, 32)), batch=4, workers=1))
 next(sys.held)
 sys.exit(3)
 """

@@ -8,7 +8,8 @@ from nearsight.config.files import load_recipe
 from nearsight.data import open_data
 from nearsight.data.samples import Split
 from nearsight.data.sizes import measure_sizes
-from nearsight.tasks.dense_defaults import choose_anchors, choose_boxes, fill_in_scenes
+from nearsight.tasks import get_task
+from nearsight.tasks.dense import choose_anchors, choose_boxes
 from nearsight.training.session import prepare
 
 from .conftest import SOURCE, write_coco
@@ -36,7 +37,7 @@ def test_a_wish_is_not_overruled() -> None:
     given = load_recipe(
         "small-detect", {"scene.shorter": 80, "model.head": "retinanet", "model.head_options.levels": 2}
     )
-    filled = fill_in_scenes(given, open_data(SOURCE), open_data(SOURCE).train)  # type: ignore[arg-type]
+    filled = get_task("detect").complete(given, open_data(SOURCE))
     assert (filled.scene.shorter, filled.model.head, filled.model.head_options["levels"]) == (80, "retinanet", 2)
 
 

@@ -17,8 +17,8 @@ from nearsight.data import open_data
 from nearsight.heads import DenseModel
 from nearsight.runs.predictor import load, load_trained
 from nearsight.runs.run import Outcome, Run
-from nearsight.tasks.dense_build import build_scenes
-from nearsight.tasks.dense_defaults import fill_in_scenes
+from nearsight.tasks import get_task
+from nearsight.tasks.dense import build_dense
 from nearsight.training import resume_training, run_training
 
 from .conftest import SOURCE
@@ -44,7 +44,7 @@ def test_the_model_opens_again_with_the_weights_of_its_best_epoch(trained: Made)
     kept = load_file(best)
     assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
     opened = load_trained(folder)
-    assert (opened.task, opened.preprocessing.shorter) == (task, 48)
+    assert (opened.task, opened.preprocessing.min_size) == (task, 48)
     assert opened.classes == open_data(SOURCE, task).classes
 
 
@@ -98,8 +98,8 @@ def test_the_backbone_of_a_classifier_is_taken_over(tmp_path: Path, recipe: Call
     classifier = create_model("lit_nano", num_classes=7, patch_size=4)
     path = save_model(classifier, tmp_path / "model.safetensors")
     wish = recipe("detect", **{"model.weights": str(path)})
-    filled = fill_in_scenes(wish, open_data(SOURCE), open_data(SOURCE).train)  # type: ignore[arg-type]
-    built = build_scenes(filled, 6, masks=True)
+    filled = get_task("detect").complete(wish, open_data(SOURCE))
+    built = build_dense(filled, 6, masks=True)
     own, theirs = built.model.pyramid.backbone.state_dict(), classifier.state_dict()
     # Tables of relative positions are resized with the images.
     shared = [name for name in own if name in theirs and not name.endswith(".table")]

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from nearsight.data import open_data
-from nearsight.evaluation.dense import evaluate_scenes
-from nearsight.evaluation.dense_report import TALL
+from nearsight.evaluation import evaluate
 from nearsight.prediction import predict
 from nearsight.runs.run import Outcome
+from nearsight.tasks.dense import TALL
 
 from .conftest import SOURCE
 
@@ -35,11 +35,12 @@ def photos(tmp_path: Path) -> Path:
 
 def test_an_evaluation_agrees_with_the_training(trained: Made) -> None:
     _, folder, outcome = trained
-    found = evaluate_scenes(folder, device="cpu")
+    found = evaluate(folder, device="cpu")
     assert found.split == "test"
     assert found.score == pytest.approx(outcome.test_score, abs=1e-6)
-    assert len(found.worth) == len(found.indices) == 6
-    assert ((found.worth >= 0) & (found.worth <= 1)).all()
+    scores = found.meter.scores()
+    assert len(scores) == len(found.meter.indices) == 6
+    assert ((scores >= 0) & (scores <= 1)).all()
 
 
 def test_the_report_of_an_evaluation(trained: Made, tmp_path: Path, type_in: Typed) -> None:
@@ -56,9 +57,9 @@ def test_the_report_of_an_evaluation(trained: Made, tmp_path: Path, type_in: Typ
 
 def test_other_data_are_read_for_the_task_of_the_run(trained: Made) -> None:
     task, folder, _ = trained
-    found = evaluate_scenes(folder, "shapes?images=8&size=48&seed=5", device="cpu")  # has objects and regions
-    assert (found.trained.task, found.own) == (task, False)
-    assert len(found.indices) > 0
+    found = evaluate(folder, "shapes?images=8&size=48&seed=5", device="cpu")  # has objects and regions
+    assert (found.task.name, found.own) == (task, False)
+    assert len(found.meter.indices) > 0
 
 
 def test_other_data_need_the_same_classes(trained: Made, tmp_path: Path, type_in: Typed) -> None:

@@ -21,7 +21,7 @@ from nearsight.cli.evaluate import predict as command
 from nearsight.data.file_system import find_images
 from nearsight.data.image import Files
 from nearsight.data.loader import EvalImages
-from nearsight.data.transforms import Input
+from nearsight.data.transforms import Preprocessing
 from nearsight.prediction import predict
 from nearsight.runs.bundle import ABOUT, describe, read_bundle, write_json
 from nearsight.runs.runtime import ImageBatches
@@ -65,7 +65,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_images_are_shown_bit_by_bit_as_in_pytorch(pictures: Path, workers: int, size, crop: float) -> None:
     about = replace(read_bundle(bundle("onnx")), size=size, crop=crop, mean=(0.485, 0.456, 0.406))
     paths = find_images([str(pictures)])
-    input = Input(size, about.mean, about.std, crop)
+    input = Preprocessing(size, about.mean, about.std, crop)
     shown = EvalImages(Files("", paths, np.zeros(len(paths), dtype=np.int64)), input)
     theirs = torch.stack([item[0] for item in map(shown.__getitem__, range(len(paths))) if isinstance(item, tuple)])
     groups = list(ImageBatches(Files("", paths, np.zeros(len(paths), dtype=np.int64)), about, 3, workers))

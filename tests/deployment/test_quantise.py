@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import nearsight.deployment.quantise
 from nearsight.data import open_data
 from nearsight.data.samples import Subset
-from nearsight.data.transforms import Input
+from nearsight.data.transforms import Preprocessing
 from nearsight.deployment.calibration import Pictures
 from nearsight.deployment.export import export
 from nearsight.deployment.onnx import write_onnx
@@ -100,7 +100,7 @@ def pictures() -> Pictures:
 
 
 def test_a_layer_that_eight_bits_would_ruin_stays_in_float(tmp_path: Path, pictures: Pictures) -> None:
-    model, input = Loud(quiet_layers=True).eval(), Input((16, 16))
+    model, input = Loud(quiet_layers=True).eval(), Preprocessing((16, 16))
     write_onnx(model, tmp_path / "float.onnx", input.size)
     made = quantise(tmp_path / "float.onnx", tmp_path / "small.onnx", pictures, input, margin=0.1)
     graph = onnx.load(tmp_path / "float.onnx").graph
@@ -115,7 +115,7 @@ def test_a_layer_that_eight_bits_would_ruin_stays_in_float(tmp_path: Path, pictu
 def test_a_model_that_eight_bits_ruin_is_refused(tmp_path: Path, pictures: Pictures) -> None:
     write_onnx(Loud(quiet_layers=False).eval(), tmp_path / "float.onnx", (16, 16))
     with pytest.raises(ValueError, match=r"In 8 bits the model changes \d+.\d % of the answers on 64 images"):
-        quantise(tmp_path / "float.onnx", tmp_path / "small.onnx", pictures, Input((16, 16)))
+        quantise(tmp_path / "float.onnx", tmp_path / "small.onnx", pictures, Preprocessing((16, 16)))
     assert not (tmp_path / "small.onnx").exists()
 
 

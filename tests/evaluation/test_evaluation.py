@@ -49,7 +49,7 @@ def test_classes_of_other_data_are_found_by_name(digits_run, tmp_path) -> None:
     found = evaluate(digits_run, folder)
     assert (found.split, found.own) == ("all", False)
     assert found.metrics.support.tolist() == [0, 0, 2, 0, 0, 2, 0, 2, 0, 0]
-    assert [Path(name).parent.name for name in names(found)] == [str(label) for label in found.predictions.labels]
+    assert [Path(name).parent.name for name in names(found)] == [str(one.label) for one in found.meter.ranked()]
     assert found.default_folder == digits_run / "eval-three-all"
 
 

@@ -6,15 +6,14 @@ from scipy.special import softmax
 from scipy.stats import binomtest
 from sklearn import metrics as sklearn_metrics
 
-from nearsight.evaluation.metrics import (
+from nearsight.tasks.classification_metrics import (
     calibrate,
     confusion_matrix,
-    in_top,
     measure,
     most_confused,
+    rank,
     share,
     worst_classes,
-    worst_mistakes,
 )
 
 GENERATOR = np.random.default_rng(5)
@@ -65,33 +64,24 @@ def test_top_five_of_five_classes_says_nothing_and_is_left_out() -> None:
 
 
 def test_equal_probabilities_keep_the_order_of_the_classes() -> None:
-    flat = np.full((3, 4), 0.25)
-    assert in_top(flat, np.array([0, 1, 3]), 2).tolist() == [True, True, False]
+    assert [rank(np.full(4, 0.25), label).rank for label in (0, 1, 3)] == [0, 1, 3]
 
 
 def test_calibration_error_by_hand() -> None:
     # Two answers at 0.9, one of them right; two at 0.6, both right; 15 bins keep them apart.
-    probabilities = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.4, 0.6]])
-    found = calibrate(probabilities, np.array([0, 1, 0, 1]))
+    found = calibrate(np.array([0.9, 0.9, 0.6, 0.6]), np.array([True, False, True, True]))
     assert found.error == pytest.approx(0.5 * abs(0.9 - 0.5) + 0.5 * abs(0.6 - 1.0))
     assert found.images.sum() == 4 and (found.images > 0).sum() == 2
 
 
 def test_a_certain_answer_is_in_the_last_bin() -> None:
-    found = calibrate(np.eye(3), np.arange(3))
+    found = calibrate(np.ones(3), np.ones(3, dtype=bool))
     assert found.images[-1] == 3 and found.error == 0
 
 
 def test_bins_hold_their_upper_limit() -> None:
-    found = calibrate(np.array([[0.8, 0.2], [0.8001, 0.1999]]), np.array([0, 0]), bins=5)
+    found = calibrate(np.array([0.8, 0.8001]), np.ones(2, dtype=bool), bins=5)
     assert found.images.tolist() == [0, 0, 0, 1, 1]
-
-
-def test_mistakes_come_surest_first() -> None:
-    rows = worst_mistakes(PROBABILITIES, LABELS, 20)
-    sure = PROBABILITIES.max(axis=1)
-    assert (ANSWERS[rows] != LABELS[rows]).all()
-    assert sure[rows].tolist() == sorted(sure[ANSWERS != LABELS], reverse=True)[:20]
 
 
 def test_most_confused_pairs() -> None:

@@ -7,9 +7,9 @@ import pytest
 from matplotlib import rcParams
 from PIL import Image
 
-from nearsight.evaluation.metrics import calibrate
-from nearsight.evaluation.plots import Mistake, draw_confusion, draw_mistakes, draw_reliability
 from nearsight.plots.style import to_png
+from nearsight.tasks.classification_metrics import calibrate
+from nearsight.tasks.classification_plots import Mistake, draw_confusion, draw_mistakes, draw_reliability
 
 LONG = "American Staffordshire terrier, or $pit_bull$"
 
@@ -56,7 +56,7 @@ def test_mistakes_with_long_names(count: int) -> None:
 
 
 def test_reliability_of_a_model_that_is_always_sure() -> None:
-    assert_inside(draw_reliability(calibrate(np.eye(3), np.array([0, 1, 1]))))
+    assert_inside(draw_reliability(calibrate(np.ones(3), np.array([True, True, False]))))
 
 
 def test_drawing_leaves_global_settings_alone() -> None:

@@ -10,13 +10,14 @@ import pytest
 import typer
 from PIL import Image
 from rich.console import Console
+from scipy.special import softmax
 from typer.testing import CliRunner
 
 from nearsight.cli.evaluate import evaluate as command
 from nearsight.data.sources.npz import Arrays
-from nearsight.evaluation import Evaluation, Predictions, evaluate, measure, write_report
-from nearsight.evaluation.report import to_csv, to_json
-from nearsight.evaluation.table import evaluation_table
+from nearsight.evaluation import Evaluation, evaluate
+from nearsight.tasks.classification_metrics import rank
+from nearsight.tasks.classify import TASK, to_csv
 
 APP = typer.Typer()
 APP.command()(command)
@@ -30,17 +31,32 @@ def made_up(classes: tuple[str, ...], right: float) -> Evaluation:
     said = np.where(generator.random(300) < right, labels, (labels + 1) % len(classes))
     logits = (generator.normal(size=(300, len(classes))) + 9 * np.eye(len(classes))[said]).astype(np.float32)
     pixels = generator.integers(0, 255, (300, 8, 8, 3), dtype=np.uint8)
-    found = Predictions(logits, labels, np.arange(300), {"x[300]": "the file is cut off"})
-    images = Arrays("x", pixels, labels)
-    metrics = measure(found.probabilities, labels)
+    return judged(logits, labels, classes, pixels, {"x[300]": "the file is cut off"})
+
+
+def judged(logits, labels, classes: tuple[str, ...], pixels, bad: dict[str, str]) -> Evaluation:
+    meter = TASK.meter(len(classes))
+    rows = zip(softmax(logits.astype(np.float64), axis=1), labels, strict=True)
+    meter.records = {index: rank(row, int(label)) for index, (row, label) in enumerate(rows)}
     return Evaluation(
-        "some_model", Path("run/model.safetensors"), "data", True, "test", classes, images, found, metrics
+        classes=classes,
+        images=Arrays("x", pixels, labels),
+        meter=meter,
+        metrics=meter.metrics(),
+        again=lambda index: None,
+        model="some_model",
+        path=Path("run/model.safetensors"),
+        task=TASK,
+        source="data",
+        own=True,
+        split="test",
+        bad=bad,
     )
 
 
 def test_json_and_csv_say_the_same(digits_run, tmp_path) -> None:
     found = evaluate(digits_run)
-    folder = write_report(found, tmp_path / "report")
+    folder = found.save(tmp_path / "report")
     assert sorted(path.name for path in folder.iterdir()) == FILES
     figures = json.loads((folder / "metrics.json").read_text())
     with (folder / "predictions.csv").open(newline="") as stream:
@@ -69,11 +85,8 @@ def test_names_of_images_and_classes_survive_csv() -> None:
 def test_figures_that_do_not_exist_are_null() -> None:
     classes = ("a", "b", "never seen")
     labels = np.zeros(4, dtype=np.int64)
-    found = Predictions(np.float32([[2, 0, -9]] * 4), labels, np.arange(4), {})
-    images = Arrays("x", np.zeros((4, 8, 8), np.uint8), labels)
-    metrics = measure(found.probabilities, labels)
-    evaluation = Evaluation("m", Path("m.safetensors"), "d", True, "val", classes, images, found, metrics)
-    figures = json.loads(to_json(evaluation))
+    pixels = np.zeros((4, 8, 8), np.uint8)
+    figures = json.loads(judged(np.float32([[2, 0, -9]] * 4), labels, classes, pixels, {}).to_json())
     assert figures["classes"][2] == {"name": "never seen", "images": 0, "recall": None, "precision": None, "f1": None}
     assert figures["top5"] is None
 
@@ -82,7 +95,7 @@ def test_figures_that_do_not_exist_are_null() -> None:
 def test_table_fits_its_width(width: int) -> None:
     names = tuple(f"Staffordshire bull terrier with [bold]long[/bold] hair {number}" for number in range(30))
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(evaluation_table(made_up(names, right=0.7)), highlight=False)
+    console.print(made_up(names, right=0.7).table(), highlight=False)
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= width
     assert "300 images of 30 classes; 1 unreadable left out." in lines
@@ -92,7 +105,7 @@ def test_table_fits_its_width(width: int) -> None:
 
 def test_table_without_mistakes() -> None:
     console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(evaluation_table(made_up(("a", "b"), right=1.0)))
+    console.print(made_up(("a", "b"), right=1.0).table())
     text = console.export_text()
     assert "No mistake." in text and "100.0 %" in text and "top-5" not in text
 

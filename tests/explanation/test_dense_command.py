@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from nearsight.cli.shell import app
-from nearsight.data.dense.transforms import SceneInput
+from nearsight.data.transforms import DensePreprocessing
 from nearsight.explanation.faithfulness import score
 from nearsight.explanation.maps import view_of
 from nearsight.explanation.methods import METHODS, Wishes
@@ -29,7 +29,7 @@ def write_run(folder: Path, backbone: str, head: object, task: str, classes: tup
         for key, parameter in model.named_parameters():
             if key.startswith("head") and parameter.ndim > 1:
                 parameter.mul_(8.0)  # so that more than one class is found
-    about = {"task": task, "classes": list(classes), "input": asdict(SceneInput(40)), "threshold": 0.0}
+    about = {"task": task, "classes": list(classes), "input": asdict(DensePreprocessing(40)), "threshold": 0.0}
     folder.mkdir()
     save_dense(model, folder / "model.safetensors", name=backbone, trained=about)
     return folder

@@ -10,7 +10,7 @@ from PIL import Image
 from scipy.stats import binomtest
 from torch import Tensor, nn
 
-from nearsight.data.transforms import Input
+from nearsight.data.transforms import Preprocessing
 from nearsight.explanation import faithfulness as scoring
 from nearsight.explanation.faithfulness import (
     area,
@@ -40,7 +40,7 @@ class Corner(nn.Module):
         return torch.stack((-4 * bright, 4 * bright), dim=1)
 
 
-PLAIN = Input((16, 16), mean=(0, 0, 0), std=(1, 1, 1))
+PLAIN = Preprocessing((16, 16), mean=(0, 0, 0), std=(1, 1, 1))
 CORNER = Opened(Corner(), "corner", "classify", ("no", "yes"), PLAIN, None)
 
 
@@ -94,7 +94,7 @@ def test_places_follow_the_view() -> None:
     image = Image.new("RGB", (40, 20))
     boxes = torch.tensor([[10.0, 0.0, 20.0, 10.0], [0.0, 0.0, 5.0, 5.0]])
     places = class_masks({"boxes": boxes, "labels": torch.tensor([3, 1])}, image)
-    view = view_of(image, Input((16, 16)))  # the middle 20 x 20
+    view = view_of(image, Preprocessing((16, 16)))  # the middle 20 x 20
     expected = np.zeros((16, 16), dtype=bool)
     expected[:8, :8] = True
     np.testing.assert_array_equal(mask_in_view(places[3], view), expected)
@@ -165,7 +165,7 @@ def test_scores_of_a_classifier_are_complete(tmp_path: Path) -> None:
     shapes = ("disc", "square", "triangle", "star", "ring", "cross")
     torch.manual_seed(0)
     model.model.reset_classifier(6)
-    opened = Opened(model.model, "untrained", "classify", shapes, model.input, None, "random")
+    opened = Opened(model.model, "untrained", "classify", shapes, model.preprocessing, None, "random")
     found = score(opened, "shapes?size=32&images=40", limit=8, steps=4)
     assert [row.method for row in found.methods] == ["rollout", "attention", "grad-cam", "random", "centre"]
     for row in found.methods:

@@ -22,7 +22,7 @@ def test_a_model_comes_back_with_its_classes_and_its_input(name: str, tmp_path: 
         assert (trained.name, trained.classes, trained.preprocessing, trained.path) == (
             name,
             ("Gänse", "чайка"),
-            built.input,
+            built.preprocessing,
             path,
         )
         assert not trained.model.training

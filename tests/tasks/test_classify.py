@@ -9,18 +9,18 @@ import torch
 from torch import nn
 
 from nearsight.data.loader import Batch
-from nearsight.data.transforms import Input
-from nearsight.tasks.classify import Classify, class_weights
+from nearsight.data.transforms import Preprocessing
+from nearsight.tasks.classify import TASK, ClassificationMeter, CrossEntropy, class_weights
 from nearsight.training import load_recipe
 
-PLAIN = Input((2, 2), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+PLAIN = Preprocessing((2, 2), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2])
 
 
-def make_task(classes: int = 3, teacher: Any = None, **changes: Any) -> Classify:
+def make_objective(classes: int = 3, teacher: Any = None, **changes: Any) -> CrossEntropy:
     settings = {"epochs": 10, "batch": 4, "augment.mixup": 0.0, "augment.cutmix": 0.0, "loss.smoothing": 0.0}
     recipe = load_recipe("small-data", settings | {key.replace("__", "."): value for key, value in changes.items()})
-    return Classify(recipe, LABELS, classes, PLAIN, torch.device("cpu"), teacher)
+    return CrossEntropy(recipe, LABELS, classes, PLAIN, torch.device("cpu"), teacher)
 
 
 def expected_loss(logits: torch.Tensor, targets: torch.Tensor, weights: list[float]) -> float:
@@ -35,19 +35,21 @@ def expected_loss(logits: torch.Tensor, targets: torch.Tensor, weights: list[flo
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("weights", [[1.0, 1.0, 1.0], [0.5, 2.0, 1.5]])
 def test_cross_entropy_with_smoothing_and_weights(smoothing: float, weights: list[float]) -> None:
-    task = make_task(loss__smoothing=smoothing, loss__class_weights=weights)
+    objective = make_objective(loss__smoothing=smoothing, loss__class_weights=weights)
     logits, labels = torch.randn(5, 3), torch.tensor([0, 1, 2, 2, 0])
     hard = torch.eye(3)[labels] * (1 - smoothing) + smoothing / 3
-    assert float(task.cross_entropy(logits, labels)) == pytest.approx(expected_loss(logits, hard, weights), rel=1e-5)
+    assert float(objective.cross_entropy(logits, labels)) == pytest.approx(
+        expected_loss(logits, hard, weights), rel=1e-5
+    )
     soft = torch.rand(5, 3).softmax(dim=1)  # mixed labels are taken as they are
-    assert float(task.cross_entropy(logits, soft)) == pytest.approx(expected_loss(logits, soft, weights), rel=1e-5)
+    assert float(objective.cross_entropy(logits, soft)) == pytest.approx(expected_loss(logits, soft, weights), rel=1e-5)
 
 
 def test_the_loss_is_a_mean_over_images_so_that_parts_of_a_batch_add_up() -> None:
-    task = make_task(loss__class_weights="balanced")
+    objective = make_objective(loss__class_weights="balanced")
     logits, labels = torch.randn(8, 3), torch.from_numpy(LABELS)
-    halves = [task.cross_entropy(logits[part], labels[part]) for part in (slice(0, 4), slice(4, 8))]
-    torch.testing.assert_close(task.cross_entropy(logits, labels), sum(halves) / 2)
+    halves = [objective.cross_entropy(logits[part], labels[part]) for part in (slice(0, 4), slice(4, 8))]
+    torch.testing.assert_close(objective.cross_entropy(logits, labels), sum(halves) / 2)
 
 
 def test_balanced_weights_are_the_inverse_of_the_shares() -> None:
@@ -62,7 +64,7 @@ def test_balanced_weights_are_the_inverse_of_the_shares() -> None:
 
 def test_another_number_of_weights_than_classes_is_refused() -> None:
     with pytest.raises(ValueError, match="has 2 numbers, but there are 3 classes"):
-        make_task(loss__class_weights=[1.0, 2.0])
+        make_objective(loss__class_weights=[1.0, 2.0])
 
 
 class Answers(nn.Module):
@@ -86,54 +88,66 @@ class Fixed:
 
 
 def test_distillation_weighs_both_labels_each_on_its_head() -> None:
-    task = make_task(teacher=Fixed())
+    objective = make_objective(teacher=Fixed())
     own, other, labels = torch.randn(4, 3), torch.randn(4, 3), torch.tensor([0, 1, 2, 1])
     truth, opinion = torch.eye(3)[labels], torch.eye(3)[torch.full((4,), 2)]
     ones = [1.0, 1.0, 1.0]
     images = torch.zeros(4, 3, 2, 2)
     both = 0.7 * expected_loss(own, truth, ones) + 0.3 * expected_loss(other, opinion, ones)
-    assert float(task.loss(Answers(own, other), images, labels)) == pytest.approx(both, rel=1e-5)
+    assert float(objective.loss(Answers(own, other), images, labels)) == pytest.approx(both, rel=1e-5)
     one = 0.7 * expected_loss(own, truth, ones) + 0.3 * expected_loss(own, opinion, ones)
-    assert float(task.loss(Answers(own), images, labels)) == pytest.approx(one, rel=1e-5)
+    assert float(objective.loss(Answers(own), images, labels)) == pytest.approx(one, rel=1e-5)
 
 
 def batch_of(count: int, labels: list[int]) -> Batch:
     images = torch.arange(count * 12, dtype=torch.uint8).reshape(count, 3, 2, 2)
-    return Batch(images, torch.tensor(labels), torch.arange(count), {})
+    sizes = torch.full((count, 2), 2)
+    return Batch(images, sizes, torch.tensor(labels), torch.arange(count), sizes, [f"x[{i}]" for i in range(count)], {})
 
 
-def test_the_figures_of_a_validation() -> None:
-    task = make_task(classes=8)
+def validate(classes: int, *batches: tuple[torch.Tensor, Batch]) -> ClassificationMeter:
+    meter = TASK.meter(classes)
+    for logits, batch in batches:
+        names = [str(number) for number in range(classes)]
+        meter.add(batch, TASK.predict(Answers(logits), batch, PLAIN, torch.device("cpu"), names))
+    return meter
+
+
+def test_the_metrics_of_a_validation() -> None:
     logits = torch.tensor([[9.0, 8, 7, 6, 5, 4, 3, 2]]).repeat(4, 1)
-    meter = task.meter()
-    meter.add(Answers(logits), batch_of(4, [0, 4, 5, 0]))  # first, fifth, sixth, first
-    meter.add(Answers(logits), Batch(torch.empty(0, 3, 0, 0), torch.empty(0), torch.empty(0), {}))
-    figures = meter.figures()
-    assert (figures["accuracy"], figures["top5"]) == (0.5, 0.75)
+    meter = validate(8, (logits, batch_of(4, [0, 4, 5, 0])), (logits[:0], batch_of(0, [])))  # ranks 1, 5, 6, 1
+    values = meter.metrics().values()
+    assert (values["accuracy"], values["top5"]) == (0.5, 0.75)
     truth = torch.eye(8)[[0, 4, 5, 0]]
-    assert figures["loss"] == pytest.approx(expected_loss(logits, truth, [1.0] * 8), rel=1e-5)
+    assert values["loss"] == pytest.approx(expected_loss(logits, truth, [1.0] * 8), rel=1e-5)
 
 
 def test_among_five_classes_the_first_five_say_nothing() -> None:
-    meter = make_task(classes=5).meter()
-    meter.add(Answers(torch.eye(5)[[0, 1, 2, 3]]), batch_of(4, [0, 1, 2, 4]))
-    assert set(meter.figures()) == {"loss", "accuracy"}
-    assert meter.figures()["accuracy"] == 0.75
+    values = validate(5, (torch.eye(5)[[0, 1, 2, 3]], batch_of(4, [0, 1, 2, 4]))).metrics().values()
+    assert set(values) == {"loss", "accuracy"}
+    assert values["accuracy"] == 0.75
 
 
 def test_a_validation_without_images_is_refused() -> None:
-    with pytest.raises(ValueError, match="None of the validation images can be read; run `nearsight data check`"):
-        make_task().meter().figures()
+    with pytest.raises(ValueError, match="None of the images can be read; run `nearsight data check`"):
+        TASK.meter(3).metrics()
+
+
+def test_what_a_comparison_pairs() -> None:
+    arrays = validate(3, (torch.eye(3)[[0, 2]] * 9, batch_of(2, [0, 1]))).compared()
+    assert arrays["worth"].tolist() == [True, False]
+    assert arrays["classes"].tolist() == [[0, 2], [0, 1]]
+    assert arrays["sureness"] == pytest.approx(1, abs=1e-3)
 
 
 def test_mixing_keeps_the_sum_of_labels_and_stops_in_the_last_epochs() -> None:
-    task = make_task(augment__mixup=0.8, augment__cutmix=1.0, augment__stop_mixing=2)
+    objective = make_objective(augment__mixup=0.8, augment__cutmix=1.0, augment__stop_mixing=2)
     batch = batch_of(4, [0, 1, 2, 0])
-    images, targets = task.prepare(batch, epoch=7, step=3)
+    images, targets = objective.prepare(batch, epoch=7, step=3)
     assert targets.shape == (4, 3)
     torch.testing.assert_close(targets.sum(dim=1), torch.ones(4))
-    again = task.prepare(batch, epoch=7, step=3)
+    again = objective.prepare(batch, epoch=7, step=3)
     assert torch.equal(images, again[0]) and torch.equal(targets, again[1])  # a function of seed and step
-    assert not torch.equal(targets, task.prepare(batch, epoch=7, step=4)[1])
-    plain, labels = task.prepare(batch, epoch=8, step=3)
-    assert torch.equal(plain, batch.images / 255) and torch.equal(labels, batch.labels)
+    assert not torch.equal(targets, objective.prepare(batch, epoch=7, step=4)[1])
+    plain, labels = objective.prepare(batch, epoch=8, step=3)
+    assert torch.equal(plain, batch.images / 255) and torch.equal(labels, batch.targets)

@@ -120,7 +120,7 @@ def by_pycocotools(data, tally, kind):
 @pytest.mark.parametrize(("kind", "type"), [("boxes", "bbox"), ("masks", "segm")])
 def test_real_annotations_with_noisy_detections_give_what_pycocotools_gives(real, kind, type) -> None:
     data, tally = real
-    figures, reference = tally.figures(kind), by_pycocotools(data, tally, type)
+    figures, reference = tally.metrics(kind), by_pycocotools(data, tally, type)
     ours = [figures.ap, figures.ap50, figures.ap75, figures.small, figures.medium, figures.large]
     assert 0.1 < figures.ap < 0.9  # neither all right nor all wrong
     np.testing.assert_allclose(ours, reference.stats[:6], atol=1e-3)
@@ -132,7 +132,7 @@ def test_real_annotations_with_noisy_detections_give_what_pycocotools_gives(real
 
 def test_f1_is_that_of_the_best_threshold(real) -> None:
     _, tally = real
-    figures = tally.figures("boxes")
+    figures = tally.metrics("boxes")
     harmonic = 2 * figures.precision_at * figures.recall_at / (figures.precision_at + figures.recall_at)
     assert figures.f1 == pytest.approx(harmonic)
     by_image = tally.image_scores(figures.threshold)
@@ -149,7 +149,7 @@ def test_f1_counted_by_hand() -> None:
         [0.9, 0.8, 0.7, 0.6, 0.5],
     )
     tally.add(0, said, truth, (100, 100))
-    figures = tally.figures()
+    figures = tally.metrics()
     # Two right of two at 0.8, three objects: 2 * 2 / (2 + 3); a double, a wrong class and an invention add nothing.
     assert figures.f1 == pytest.approx(0.8)
     assert figures.threshold == pytest.approx(0.8)
@@ -165,7 +165,7 @@ def test_answers_on_a_crowd_neither_help_nor_harm() -> None:
     with_crowd.add(0, answer([*inside, person], [0, 0, 0], [0.9, 0.8, 0.7]), truth, (100, 100))
     without.add(0, answer([person], [0], [0.7]), scene([person], [0]), (100, 100))
     for tally in (with_crowd, without):
-        figures = tally.figures()
+        figures = tally.metrics()
         assert (figures.ap, figures.f1, figures.objects) == (pytest.approx(1.0), 1.0, 1)
 
 
@@ -174,14 +174,14 @@ def test_only_the_hundred_surest_answers_of_an_image_count() -> None:
     many = answer([[50, 50, 60, 60]] * 100 + [[0, 0, 10, 10]], [0] * 101, np.linspace(1, 0.5, 101))
     tally = ObjectTally(1)
     tally.add(0, many, truth, (100, 100))
-    assert tally.figures().ap == 0
+    assert tally.metrics().ap == 0
 
 
 def test_sizes_are_those_that_the_annotations_say() -> None:
     """COCO's areas are of masks, which a box of 40 × 40 may fill but a little."""
     tally = ObjectTally(1)
     tally.add(0, answer([[0, 0, 40, 40]], [0], [1.0]), scene([[0, 0, 40, 40]], [0], area=[500.0]), (100, 100))
-    figures = tally.figures()
+    figures = tally.metrics()
     assert figures.small == pytest.approx(1.0)
     assert np.isnan([figures.medium, figures.large]).all()
 
@@ -189,17 +189,17 @@ def test_sizes_are_those_that_the_annotations_say() -> None:
 def test_images_without_objects_and_data_without_answers() -> None:
     tally = ObjectTally(2)
     tally.add(0, answer([], [], []), scene([], []), (50, 50))
-    figures = tally.figures()
+    figures = tally.metrics()
     assert np.isnan([figures.ap, figures.f1]).all()
-    assert figures.as_dict(["a", "b"])["ap"] is None
+    assert figures.to_dict(["a", "b"])["ap"] is None
     tally.add(1, answer([], [], []), scene([[0, 0, 10, 10]], [1]), (50, 50))
-    figures = tally.figures()
+    figures = tally.metrics()
     assert (figures.ap, figures.f1, figures.images, figures.objects) == (0, 0, 2, 1)
     assert np.isnan(figures.classes[0])
     assert figures.classes[1] == 0
     assert tally.image_scores(0.5) == {0: 1.0, 1: 0.0}
     with pytest.raises(ValueError, match="No image was evaluated"):
-        ObjectTally(1).figures()
+        ObjectTally(1).metrics()
 
 
 def test_processes_can_hand_their_parts_to_each_other(real) -> None:
@@ -209,7 +209,7 @@ def test_processes_can_hand_their_parts_to_each_other(real) -> None:
         (first if number % 2 else second).records[number] = record
     second.records[1] = whole.records[1]  # padding repeats an image in two processes
     first.merge(pickle.loads(pickle.dumps(second.records)))
-    assert first.figures("masks").ap == pytest.approx(whole.figures("masks").ap, abs=1e-12)
+    assert first.metrics("masks").ap == pytest.approx(whole.metrics("masks").ap, abs=1e-12)
 
 
 @pytest.mark.drill
@@ -227,5 +227,5 @@ def test_five_thousand_images_take_less_than_a_minute() -> None:
         boxes = np.concatenate([corners, corners + random.uniform(8, 200, (100, 2))], axis=1)
         tally.add(number, answer(boxes, random.integers(0, 80, 100), random.random(100)), truth, (640, 640))
     start = time.process_time()
-    assert tally.figures().images == 5000
+    assert tally.metrics().images == 5000
     assert time.process_time() - start < 60

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nearsight.tasks.classification_metrics import Ranked
+from nearsight.tasks.classify import ClassificationMeter
 from nearsight.training import Recipe, load_recipe
 
 TINY = {
@@ -49,6 +51,14 @@ def tiny() -> Callable[..., Recipe]:
         return load_recipe("small-data", TINY | (changes or {}))
 
     return make
+
+
+def scored(accuracy: float) -> ClassificationMeter:
+    """A meter of a hundred images, so many of which are classified correctly."""
+    meter = ClassificationMeter(2)
+    right = round(100 * accuracy)
+    meter.records = {index: Ranked(0, int(index >= right), 0.5, 0.5, 0) for index in range(100)}
+    return meter
 
 
 @pytest.fixture

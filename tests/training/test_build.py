@@ -21,8 +21,8 @@ def test_a_model_of_ours_gets_every_setting() -> None:
     assert [(n, p.shape) for n, p in built.model.named_parameters()] == [
         (n, p.shape) for n, p in twin.named_parameters()
     ]
-    assert built.input.size == (24, 24)
-    assert built.input.crop == 1.0  # of small images all is shown
+    assert built.preprocessing.size == (24, 24)
+    assert built.preprocessing.crop == 1.0  # of small images all is shown
 
 
 def test_models_of_timm_get_the_image_size_if_they_have_one() -> None:
@@ -32,7 +32,7 @@ def test_models_of_timm_get_the_image_size_if_they_have_one() -> None:
     assert vit.timm_options == {"drop_rate": 0.0, "drop_path_rate": 0.1, "img_size": 32, "stem_stride": 0}
     net = build(ModelChoice(name="resnet18", img_size=32), classes=3)
     assert net.timm_options == {"drop_rate": 0.0, "stem_stride": 1}
-    assert net.input.size == (32, 32)
+    assert net.preprocessing.size == (32, 32)
     assert net.model.forward_features(torch.zeros(1, 3, 32, 32)).shape[-2:] == (2, 2)
 
 
@@ -50,7 +50,7 @@ def test_a_former_run_with_other_classes_keeps_all_but_the_head(name: str, tmp_p
     save_trained(first, "classify", ("a", "b", "c", "d"), tmp_path / "model.safetensors")
     second = build(ModelChoice(weights=str(tmp_path)), classes=7)
     assert second.name == name
-    assert second.input == first.input
+    assert second.preprocessing == first.preprocessing
     heads = {key for key in first.model.state_dict() if key.startswith(("head", "fc"))}
     old, new = first.model.state_dict(), second.model.state_dict()
     assert old.keys() == new.keys()
@@ -78,7 +78,7 @@ def test_a_converted_file_is_a_start_at_another_size(tmp_path: Path) -> None:
     old = create_model("deit_nano", img_size=32, patch_size=4, num_classes=10)
     path = save_model(old, tmp_path / "converted.safetensors")
     built = build(ModelChoice(name="deit_nano", weights=str(path), img_size=48), classes=3)
-    assert built.input.size == (48, 48)
+    assert built.preprocessing.size == (48, 48)
     own, before = built.model.state_dict(), old.state_dict()
     kept = [key for key in before if own[key].shape == before[key].shape]
     assert len(kept) >= len(before) - 3  # positions are resized, the head is new
@@ -90,7 +90,7 @@ def test_a_plain_file_of_timm_is_a_start(tmp_path: Path) -> None:
     save_file(old.state_dict(), tmp_path / "resnet.safetensors")
     built = build(ModelChoice(name="resnet18", weights=str(tmp_path / "resnet.safetensors")), classes=2)
     assert torch.equal(built.model.state_dict()["layer4.1.conv2.weight"], old.state_dict()["layer4.1.conv2.weight"])
-    assert built.input.size == (224, 224)
+    assert built.preprocessing.size == (224, 224)
 
 
 def refusals(tmp_path: Path) -> dict[str, tuple[ModelChoice, str]]:
@@ -168,7 +168,7 @@ def test_a_model_with_other_parts_is_opened_under_the_name_it_was_asked_for(tmp_
     built: Built = build(ModelChoice(name="deit_nano", img_size=32, options={"ratio": 2.0}), classes=2)
     save_trained(built, "classify", ("cat", "dog"), tmp_path / "model.safetensors")
     trained = load_trained(tmp_path)
-    assert (trained.name, trained.classes, trained.preprocessing) == ("deit_nano", ("cat", "dog"), built.input)
+    assert (trained.name, trained.classes, trained.preprocessing) == ("deit_nano", ("cat", "dog"), built.preprocessing)
     images = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(trained.model(images), built.model.eval()(images))
     torch.testing.assert_close(load(tmp_path).model(images), built.model(images))

@@ -11,7 +11,7 @@ from nearsight.config.recipe import Recipe
 from nearsight.data.sizes import SIZES
 from nearsight.models import MODELS
 from nearsight.reproduce.recipes import WithoutNumbers
-from nearsight.tasks.defaults import EPOCHS, choose_batch, choose_epochs, choose_patch, fill_in, possible_patches
+from nearsight.tasks.classify import EPOCHS, choose_batch, choose_epochs, choose_patch, fill_in, possible_patches
 
 QUICK = [*list_models("*_nano*"), "tnt_tiny", "t2t_vit_7", "swinv2_tiny_life", "lightvit_tiny"]
 

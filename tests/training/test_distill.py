@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from nearsight import create_model
 from nearsight.checkpoints.format import save_model
 from nearsight.config.recipe import Distillation, ModelChoice
-from nearsight.data.transforms import Input
+from nearsight.data.transforms import Preprocessing
 from nearsight.models import MODELS
 from nearsight.models.backbone import Backbone
 from nearsight.models.hosts import distilled
@@ -41,7 +41,7 @@ def with_token(tmp_path: Path) -> Path:
 
 
 def test_a_teacher_sees_images_as_it_was_trained_on(teacher_run: Path) -> None:
-    teacher = Teacher(Distillation(teacher="resnet10t", weights=str(teacher_run)), FOUR, Input((16, 16)), CPU)
+    teacher = Teacher(Distillation(teacher="resnet10t", weights=str(teacher_run)), FOUR, Preprocessing((16, 16)), CPU)
     assert teacher.input.size == (24, 24)
     images = torch.rand(5, 3, 24, 24)
     expected = load(teacher_run).model(teacher.input.normalise(images)).argmax(dim=1)
@@ -54,7 +54,7 @@ def test_a_plain_file_is_a_teacher(tmp_path: Path) -> None:
     model = timm.create_model("resnet10t", num_classes=4)
     save_file(model.state_dict(), tmp_path / "plain.safetensors")
     settings = Distillation(teacher="timm/resnet10t", weights=str(tmp_path / "plain.safetensors"))
-    teacher = Teacher(settings, FOUR, Input((32, 32)), CPU)
+    teacher = Teacher(settings, FOUR, Preprocessing((32, 32)), CPU)
     images = torch.rand(3, 3, 32, 32)
     assert torch.equal(teacher.labels(images), model.eval()(teacher.input.normalise(images)).argmax(dim=1))
 
@@ -63,7 +63,7 @@ def test_a_converted_file_is_a_teacher(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = create_model("deit_nano", img_size=24, patch_size=4, num_classes=4).eval()
     path = save_model(model, tmp_path / "converted.safetensors")
-    teacher = Teacher(Distillation(teacher="deit_nano", weights=str(path)), FOUR, Input((16, 16)), CPU)
+    teacher = Teacher(Distillation(teacher="deit_nano", weights=str(path)), FOUR, Preprocessing((16, 16)), CPU)
     assert teacher.input.size == (24, 24)
     images = torch.rand(3, 3, 24, 24)
     assert torch.equal(teacher.labels(images), model(teacher.input.normalise(images)).argmax(dim=1))
@@ -80,15 +80,16 @@ def test_a_teacher_that_does_not_fit_is_refused(teacher_run: Path, tmp_path: Pat
     }
     for sentence, (name, weights, classes) in cases.items():
         with pytest.raises(ValueError, match=sentence):
-            Teacher(Distillation(teacher=name, weights=weights), classes, Input((16, 16)), CPU)
+            Teacher(Distillation(teacher=name, weights=weights), classes, Preprocessing((16, 16)), CPU)
 
 
 def test_a_teacher_with_other_patches_than_the_registered_model_keeps_its_name(tmp_path: Path) -> None:
     built = build(ModelChoice(name="deit_nano", img_size=16, patch_size=2), classes=4)
     run = str(save_trained(built, "classify", FOUR, tmp_path / "model.safetensors"))
-    assert Teacher(Distillation(teacher="deit_nano", weights=run), FOUR, Input((16, 16)), CPU).input == built.input
+    teacher = Teacher(Distillation(teacher="deit_nano", weights=run), FOUR, Preprocessing((16, 16)), CPU)
+    assert teacher.input == built.preprocessing
     with pytest.raises(ValueError, match="holds a deit_nano, not the teacher lit_nano"):
-        Teacher(Distillation(teacher="lit_nano", weights=run), FOUR, Input((16, 16)), CPU)
+        Teacher(Distillation(teacher="lit_nano", weights=run), FOUR, Preprocessing((16, 16)), CPU)
 
 
 @pytest.mark.usefixtures("no_page")

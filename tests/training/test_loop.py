@@ -17,6 +17,8 @@ from nearsight.training.optim import learning_rate
 from nearsight.training.session import Session
 from nearsight.training.signals import StopFlag
 
+from .conftest import scored
+
 
 @pytest.fixture
 def opened(colours: str, tmp_path: Path) -> Callable[..., tuple[Session, Any]]:
@@ -47,7 +49,7 @@ def test_a_run_learns_and_leaves_everything_behind(colours: str, tiny: Callable[
     names = {path.name for path in tmp_path.iterdir()} - {".lock"}
     assert names == {
         *("recipe.yaml", "data.json", "environment.json", "metrics.jsonl", "outcome.json", "summary.md", "curves.png"),
-        *("model.safetensors", "model.json", "checkpoints", "tensorboard"),
+        *("model.safetensors", "model.json", "predictions.npz", "checkpoints", "tensorboard"),
     }
     assert list((tmp_path / "tensorboard").rglob("events.*"))
     records = Run(tmp_path).records()
@@ -79,7 +81,7 @@ def test_the_model_is_that_of_the_best_epoch(
     colours: str, tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([0.25, 0.75, 0.5, 0.75])
-    monkeypatch.setattr(loop, "evaluate", lambda *a: {"loss": 1.0, "accuracy": next(scores)})
+    monkeypatch.setattr(loop, "evaluate", lambda *a: scored(next(scores)))
     outcome = run_training(colours, tiny({"epochs": 4, "saving.keep": 1}), tmp_path, quiet=True)
     assert outcome.epoch == 2  # the first of equals
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
@@ -94,7 +96,7 @@ def test_patience_ends_a_run_that_does_not_improve(
     colours: str, tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([0.25, 0.5, 0.5, 0.25, 1.0])
-    monkeypatch.setattr(loop, "evaluate", lambda *a: {"loss": 1.0, "accuracy": next(scores)})
+    monkeypatch.setattr(loop, "evaluate", lambda *a: scored(next(scores)))
     outcome = run_training(colours, tiny({"epochs": 9, "patience": 2}), tmp_path, quiet=True)
     assert (outcome.epochs, outcome.epoch, outcome.stopped_early) == (4, 2, True)
 
@@ -111,9 +113,9 @@ def test_the_running_mean_of_the_weights_follows_its_formula(
         # timm: 1 - (1 + n) ** (-2/3) for the n-th step behind the first, at most the decay
         decay = min(0.9, 1 - (1 + max(step - 1, 0)) ** (-2 / 3)) if step > 1 else 0.0
         mean = decay * mean + (1 - decay) * weight.detach()
-    assert session.average is not None
-    torch.testing.assert_close(dict(session.average.module.named_parameters())["head.weight"], mean)
-    assert session.answering is session.average.module
+    assert session.ema is not None
+    torch.testing.assert_close(dict(session.ema.module.named_parameters())["head.weight"], mean)
+    assert session.eval_model is session.ema.module
 
 
 def test_the_rates_follow_schedule_layers_and_offsets(opened: Callable[..., Any], tiny: Callable[..., Any]) -> None:

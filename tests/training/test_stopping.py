@@ -14,10 +14,12 @@ from PIL import Image
 from rich.console import Console
 
 from nearsight.runs.run import Run
-from nearsight.tasks.classify import Classify
+from nearsight.tasks.classify import CrossEntropy
 from nearsight.training import loop, resume_training, run_training
 from nearsight.training.progress import Display, duration
 from nearsight.training.signals import listening
+
+from .conftest import scored
 
 
 def test_the_first_signal_is_noted_and_the_second_acts() -> None:
@@ -36,7 +38,7 @@ def test_the_first_signal_is_noted_and_the_second_acts() -> None:
 def test_a_loss_that_is_no_number_ends_the_run_and_says_where(
     colours: str, tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Classify.loss
+    whole = CrossEntropy.loss
     steps = iter(range(100))
 
     def spoiled(self: Any, *arguments: Any) -> Any:
@@ -44,7 +46,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_says_where(
         return loss * float("nan") if next(steps) == 4 else loss
 
     with monkeypatch.context() as patch:
-        patch.setattr(Classify, "loss", spoiled)
+        patch.setattr(CrossEntropy, "loss", spoiled)
         with pytest.raises(ValueError) as error:
             run_training(colours, tiny({"epochs": 3}), tmp_path, quiet=True)
     last = tmp_path / "checkpoints" / "step-00000003-epoch-0001"
@@ -148,7 +150,7 @@ def test_a_run_that_stops_early_says_so(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(loop, "evaluate", lambda session, split, flag=None: {"loss": 1.0, "accuracy": 0.5})
+    monkeypatch.setattr(loop, "evaluate", lambda session, split, flag=None: scored(0.5))
     outcome = run_training(colours, tiny({"epochs": 9, "patience": 2}), tmp_path)
     assert (outcome.epochs, outcome.stopped_early) == (3, True)
     assert capsys.readouterr().err.splitlines()[-1] == "stopped early: no better for 2 epochs"

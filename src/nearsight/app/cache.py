@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..data.transforms import Input
+from ..data.transforms import Preprocessing
 from ..explanation import Capture, Layer, Maps, capture, dense_rollout, grad_cam, rollout
 from ..explanation.capture import evaluating
 from ..explanation.gradients import output_of
@@ -75,7 +75,8 @@ class View:
     def part(self) -> Part:
         """What the model is shown, and where that lies in the picture."""
         input = self.opened.preprocessing
-        if self.side is None and not self.opened.learned and isinstance(input, Input) and max(input.size) < UNTRAINED:
+        small = isinstance(input, Preprocessing) and max(input.size) < UNTRAINED
+        if self.side is None and not self.opened.learned and small:
             input = replace(input, size=(UNTRAINED, UNTRAINED))
         return view_of(self.picture, input, self.side)
 

@@ -98,7 +98,7 @@ def open_named(candidate: Candidate, size: int | None) -> tuple[str, str, nn.Mod
     }
     torch.manual_seed(0)
     built = build(load_recipe("small-data", wanted).model, CLASSES)
-    return candidate.label, "" if candidate.options else built.name, built.model, built.input.size
+    return candidate.label, "" if candidate.options else built.name, built.model, built.preprocessing.size
 
 
 def reason_of(error: BaseException, most: int = 160) -> str:

@@ -97,7 +97,7 @@ def make_setting(
 
     from ..benchmarking import Setting
     from ..benchmarking.runtimes import RUNTIMES
-    from ..evaluation.predictions import pick_device
+    from ..runs.predictor import pick_device
 
     chosen = list(dict.fromkeys(split(runtimes))) if runtimes else ["eager"] if scaling else list(RUNTIMES)
     if unknown := [name for name in chosen if name not in RUNTIMES]:

@@ -109,6 +109,6 @@ def check(
 
 def suggest_patches(img_size: int) -> dict[str, int | None]:
     """Patch sizes for images of a size: of a plain transformer, and of pyramids of three and four stages."""
-    from ..tasks.defaults import choose_patch
+    from ..tasks.classify import choose_patch
 
     return {name: choose_patch(name, img_size) for name in ("deit_nano", "swin_nano", "swin_tiny")}

@@ -34,7 +34,7 @@ def evaluate(
         Path | None, typer.Option(metavar="DIR", help="Folder for the report. Default: eval-SPLIT in RUN.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    batch: Size = 64,
+    batch: Annotated[int | None, typer.Option(min=1, help="Images at a time. Default: by task.")] = None,
     workers: Workers = None,
     device: Device = None,
 ) -> None:
@@ -45,69 +45,21 @@ def evaluate(
     """
     from ..console import make_console
     from ..evaluation import evaluate as evaluate_run
-    from ..evaluation import write_report
-    from ..evaluation.report import to_json
-    from ..evaluation.table import evaluation_table
 
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file; give the name of a folder.")
-    if task_of(run) != "classify":
-        evaluate_scenes(run, data, split, out, as_json, batch, workers, device)
-        return
     found = evaluate_run(
         run, data, split=split, batch=batch, workers=workers, device=device, progress=watch("Evaluating")
     )
-    folder = write_report(found, out)
+    folder = found.save(out)
     if as_json:
-        print(to_json(found), end="")
+        print(found.to_json(), end="")
     else:
-        make_console().print(evaluation_table(found), highlight=False)
-    for name, reason in list(found.predictions.bad.items())[:10]:
-        print(f"left out: {name}: {reason}", file=sys.stderr)
-    files = "metrics.json, predictions.csv, confusion.png, reliability.png, mistakes.png"
-    print(f"Wrote {folder}: {files}.", file=sys.stderr)
-
-
-def task_of(run: Path) -> str:
-    """What a run was trained for; bundles classify."""
-    from ..runs.bundle import is_bundle
-
-    if is_bundle(run):
-        return "classify"
-    from ..checkpoints.format import read_description
-    from ..runs.predictor import model_file
-
-    return (read_description(model_file(run)).get("trained") or {}).get("task", "classify")
-
-
-def evaluate_scenes(
-    run: Path,
-    data: str | None,
-    split: str | None,
-    out: Path | None,
-    as_json: bool,
-    batch: int,
-    workers: int | None,
-    device: str | None,
-) -> None:
-    """Say how good a detector or segmenter is."""
-    from ..console import make_console
-    from ..evaluation.dense import BATCH
-    from ..evaluation.dense import evaluate_scenes as evaluate_run
-    from ..evaluation.dense_report import scene_table, to_json, write_scene_report
-
-    at_once = min(batch, BATCH)
-    found = evaluate_run(
-        run, data, split=split, batch=at_once, workers=workers, device=device, progress=watch("Evaluating")
-    )
-    folder = write_scene_report(found, out)
-    if as_json:
-        print(to_json(found), end="")
-    else:
-        make_console().print(scene_table(found), highlight=False)
+        make_console().print(found.table(), highlight=False)
     for name, reason in list(found.bad.items())[:10]:
         print(f"left out: {name}: {reason}", file=sys.stderr)
-    print(f"Wrote {folder}: metrics.json, images.csv, cases.png.", file=sys.stderr)
+    files = ", ".join(["metrics.json", *found.task.files])
+    print(f"Wrote {folder}: {files}.", file=sys.stderr)
 
 
 def predict(

@@ -122,7 +122,7 @@ def read_views(opened: "Opened", files: Iterable[str], size: int | None) -> "Ite
         except BadImage as bad:
             print(f"skipped {file}: {bad.reason}", file=sys.stderr)
             continue
-        yield file, view_of(image, opened.input, size)
+        yield file, view_of(image, opened.preprocessing, size)
 
 
 def explain_each(
@@ -181,9 +181,9 @@ def explain_many(
     at = first[1].locate(*places[0]) if places else None
 
     def batches() -> Iterator[Any]:
-        yield first[1].normalised(opened.input)
+        yield first[1].normalised(opened.preprocessing)
         for _, view in views:
-            yield view.normalised(opened.input)
+            yield view.normalised(opened.preprocessing)
 
     found = probability_grids(opened.model, batches(), at=at)
     save(Explanation(draw_grids(found, note=opened.note), found.arrays()), out, OVER_MANY)

@@ -18,8 +18,7 @@ from .. import __version__
 from ..config.candidates import parse_candidates, with_baseline
 from ..console import tracked
 from ..data import Split
-from ..evaluation.predictions import pick_device
-from ..runs.predictor import load_trained
+from ..runs.predictor import load_trained, pick_device
 from ..runs.run import Run, processor, refuse_inside
 from ..timing import make_task, median_interval, take_turns, with_threads
 from ..training.session import Prepared

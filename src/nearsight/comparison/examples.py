@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..data import BadImage, Split
-from ..data.dense.loader import read_scene
-from ..data.instances import Instances
-from ..evaluation.dense_report import answer_again, draw_answer, draw_truth
-from ..plots.overlays import draw_regions, side_by_side
+from ..data.loader import Collate, EvalImages
+from ..plots.overlays import side_by_side
 from ..runs.predictor import Predictor, load_trained
+from ..tasks import get_task
+from ..tasks.dense import DenseTask
+from ..tasks.predictions import Detection
 from .plan import RunPlan
 from .results import Disagreement, Example, ExamplePrediction
 from .statistics import Predictions
@@ -122,22 +123,19 @@ def better_and_worse(
 
 def draw_both(split: Split, index: int, models: dict[str, Predictor]) -> Image.Image:
     """One image with the ground truth, and with the predictions of models."""
-    image, truth, size = read_scene(split, index)
-    if image.size != (size[1], size[0]):
-        image = image.resize((size[1], size[0]))
-    classes = next(iter(models.values())).classes
-    if isinstance(truth, Instances):
-        panels = [("truth", draw_truth(image, truth, classes))]
-        panels += [
-            (label, draw_answer(image, answer_again(trained, split, index), classes, trained.threshold))
-            for label, trained in models.items()
-        ]
-    else:
-        panels = [("truth", draw_regions(image, truth, classes))]
-        panels += [
-            (label, draw_regions(image, answer_again(trained, split, index), classes))
-            for label, trained in models.items()
-        ]
+    first = next(iter(models.values()))
+    task = get_task(first.task)
+    assert isinstance(task, DenseTask)
+    image, truth = task.draw_truth(split, index, first.classes)
+    panels = [("truth", truth)]
+    for label, trained in models.items():
+        item = EvalImages(split, trained.preprocessing)[index]
+        if isinstance(item, BadImage):
+            raise item
+        batch = Collate(trained.preprocessing.divisor, training=False)([item])
+        device = next(trained.model.parameters()).device
+        (found,) = task.predict(trained.model, batch, trained.preprocessing, device, trained.classes)
+        panels.append((label, (found.at(trained.threshold) if isinstance(found, Detection) else found).draw(image)))
     return side_by_side(panels)
 
 

@@ -22,8 +22,9 @@ from ..config.recipe import LARGEST_SEED, Recipe
 from ..data import Data
 from ..models import MODELS
 from ..models.counting import count
-from ..runs.run import Run, first_difference
-from ..training.session import Prepared, anchor, build_for, complete, prepare
+from ..runs.run import PREDICTIONS, Run, first_difference
+from ..tasks import get_task
+from ..training.session import Prepared, anchor, prepare
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
 MOST_SEEDS = 1000
@@ -73,9 +74,6 @@ class Planned(BaseModel):
     def candidate(self) -> Candidate:
         """The model as the user wrote it."""
         return Candidate(self.label, self.name, dict(self.options))
-
-
-PREDICTIONS = "predictions.npz"  # of a run's model on the images that decide
 
 
 class RunPlan(NamedTuple):
@@ -272,7 +270,8 @@ def build_candidates(candidates: Sequence[Candidate], shared: Shared) -> tuple[l
     built = []
     for candidate in candidates:
         try:
-            recipe = complete(recipe_of(candidate, shared), prepared.data, prepared.train)
+            recipe = recipe_of(candidate, shared)
+            recipe = get_task(recipe.task).complete(recipe, prepared.data)
             built.append(build_candidate(candidate, recipe, prepared.data))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{candidate.label} can't be compared: {error}") from None
@@ -311,7 +310,7 @@ def check_run(run: RunPlan, shared: Shared, prepared: Prepared) -> None:
     if not begun.is_begun():
         return
     recipe = recipe_of(run.model.candidate, shared, run.model.epochs, run.seed)
-    recipe = complete(anchor(recipe), prepared.data, prepared.train)
+    recipe = get_task(recipe.task).complete(anchor(recipe), prepared.data)
     reason = first_difference(begun.recipe(), recipe)
     if reason is None and {**begun.data(), "folder": None} != {**prepared.record, "folder": None}:
         reason = "the images or their labels have changed since"
@@ -326,8 +325,8 @@ def build_candidate(candidate: Candidate, recipe: Recipe, data: Data) -> BuiltCa
     """Build a model, without memory where possible, and count what it costs."""
     bare = recipe.task == "classify" and not recipe.model.weights  # what detectors do depends on what they see
     with torch.device("meta" if bare else "cpu"):
-        built = build_for(recipe, data)
-        cost = count(built.model, built.input.size)
+        built = get_task(recipe.task).build(recipe, data)
+        cost = count(built.model, built.preprocessing.size)
     return BuiltCandidate(candidate, recipe, cost.parameters, cost.macs, is_convnet(built.name, built.model))
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic import write_whole
+from ..runs.run import PREDICTIONS
 from ..training.session import anchor
 from ..training.signals import listening
-from .plan import PREDICTIONS, Job, RunPlan, Shared, make_job
+from .plan import Job, RunPlan, Shared, make_job
 from .runner import PAUSE, Stopped, Watcher, last_line, worker_command
 
 # Written here in this order: the run counts as finished with the last two.

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from ..interval import Interval
-from .plan import PREDICTIONS, Plan
+from ..runs.run import PREDICTIONS
+from .plan import Plan
 from .results import Difference
 
 LEVEL = 0.95
@@ -83,25 +84,6 @@ def image_variance(per_image: NDArray[np.float64], counted: bool) -> float:
     share = 1 / (images + 1)
     least = share * (1 - share) if counted else 1e-12
     return max(float(per_image.var(ddof=1)) if images > 1 else 0.0, least)
-
-
-def pseudo_values(whole: float, without: Sequence[float]) -> NDArray[np.float64]:
-    """What each group of images adds to a score that is no mean over images (the jackknife's pseudo-values).
-
-    Args:
-        whole: Score of all images.
-        without: Score without each of the groups, which are equally large.
-
-    Returns:
-        One value for each group; their mean is `whole`, their variance that of the score times the number of groups.
-
-    Example:
-        >>> pseudo_values(2.0, [2.5, 2.0, 1.5])  # for a mean, the groups' own means
-        array([1., 2., 3.])
-    """
-    groups = len(without)
-    values = groups * whole - (groups - 1) * np.asarray(without, dtype=np.float64)
-    return values + (whole - values.mean())
 
 
 def estimate_score(parts: NDArray[np.float64], counted: bool = True) -> Estimate:

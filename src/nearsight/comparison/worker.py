@@ -4,7 +4,6 @@
 other end of its standard input is closed, because the comparison was killed, it writes a checkpoint and ends.
 """
 
-import io
 import os
 import signal
 import sys
@@ -13,21 +12,16 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from ..atomic import write_whole
 from ..config.recipe import Recipe
 from ..data.samples import Subset
-from ..runs.run import Run
+from ..runs.run import PREDICTIONS, Run
 from ..training.loop import evaluate, run_training, set_rates, take_step
 from ..training.session import make_accelerator, open_session, prepare, training_batches
 from ..training.signals import Interrupted, StopFlag
-from .plan import PREDICTIONS, Job
-from .statistics import pseudo_values
+from .plan import Job
 
 WARM_UP = 2  # steps that are not timed
 LEAST_STEPS, LEAST_SECONDS = 5, 4.0
@@ -65,41 +59,11 @@ def end_with_parent() -> None:
 
 def write_predictions(folder: Path) -> None:
     """Write what a run's model predicts for the images that decide: test images, or validation images without such."""
-    outcome = Run(folder).outcome()
-    assert outcome is not None
-    arrays = class_arrays(folder) if outcome.task == "classify" else dense_arrays(folder)
-    file = io.BytesIO()
-    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-    write_whole(folder / PREDICTIONS, file.getvalue())
+    from ..evaluation import evaluate as predict_anew
 
-
-def class_arrays(folder: Path) -> dict[str, NDArray[Any]]:
-    """What the model of a run predicts for the images that decide, as arrays for its file of predictions."""
-    from ..evaluation.evaluate import evaluate
-
-    evaluation = evaluate(folder)
-    found = evaluation.predictions
-    given = found.logits.argmax(axis=1).astype(np.int64)
-    return {
-        "worth": given == found.labels,
-        "classes": np.stack([given, found.labels]),
-        "sureness": found.probabilities.max(axis=1).astype(np.float32),
-        "indices": found.indices,
-        "split": np.array(evaluation.split),
-    }
-
-
-def dense_arrays(folder: Path) -> dict[str, NDArray[Any]]:
-    """The same for images with several objects or regions."""
-    from ..evaluation.dense import evaluate_scenes
-
-    found = evaluate_scenes(folder)
-    return {
-        "worth": found.worth,
-        "parts": pseudo_values(found.score, found.scores_without()),
-        "indices": found.indices,
-        "split": np.array(found.split),
-    }
+    if not (folder / PREDICTIONS).is_file():  # a run of version 0.1, or somebody deleted it
+        found = predict_anew(folder)
+        Run(folder).write_predictions(found.split, {"indices": found.meter.indices, **found.meter.compared()})
 
 
 def time_epoch(source: str, recipe: Recipe) -> float:

@@ -10,17 +10,19 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from .instances import Instances
 from .samples import BadImage, Split
-from .transforms import Augmentation, Input
+from .transforms import IGNORE_INDEX, Size
 
 MIX = 8  # runs of images (shards) that are read and shuffled together
 
@@ -34,18 +36,37 @@ class Draw(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Images and what is known of them.
+    """Images of any task, and what is known of them.
 
     Attributes:
-        images: Bytes `[B, 3, H, W]`.
-        labels: Class numbers `[B]`.
+        images: Bytes `[B, 3, H, W]`; smaller images are padded with zeros at the right and at the bottom.
+        sizes: Height and width of each image without the padding `[B, 2]`.
+        targets: What is to be learnt of each. Class numbers `[B]`; rows of labels `[B, C]`; or a list with tensors of
+            objects, or with maps of classes `[H, W]`. For training, masks and maps are padded to the images, maps with
+            255. For evaluation they are in pixels of the original image, and masks are run lengths (`rles`).
         indices: Numbers of the images in their split `[B]`.
+        originals: Height and width of the images as they were read `[B, 2]`.
+        names: What the images are called.
         bad: Names of unreadable images that were passed over, and why they are.
     """
 
     images: Tensor
-    labels: Tensor
+    sizes: Tensor
+    targets: Any
     indices: Tensor
+    originals: Tensor
+    names: list[str]
+    bad: dict[str, str]
+
+
+class Item(NamedTuple):
+    """One image of a batch; `bad` are those that were passed over for it."""
+
+    image: Tensor
+    target: Any
+    number: int
+    original: Size
+    name: str
     bad: dict[str, str]
 
 
@@ -68,59 +89,179 @@ def seed_draws(*numbers: int) -> None:
     torch.default_generator.manual_seed(key >> 1)
 
 
-class TrainImages(Dataset[tuple[Tensor, int, int, dict[str, str]]]):
-    """Training images by draw. An unreadable one is passed over for the next that can be read."""
+class Shown(Protocol):
+    """How images are prepared for a model: `Preprocessing` or `DensePreprocessing`."""
 
-    def __init__(self, split: Split, augmentation: Augmentation, seed: int):
-        self.split = split
-        self.augmentation = augmentation
-        self.seed = seed
+    @property
+    def divisor(self) -> int:
+        """Batches are padded to a multiple of this."""
 
-    def __getitem__(self, draw: Draw) -> tuple[Tensor, int, int, dict[str, str]]:
-        image, index, bad = read_from(self.split, draw.image, self.augmentation.enough())
-        seed_draws(self.seed, draw.epoch, draw.image, draw.copy)
-        return self.augmentation(image), int(self.split.labels[index]), index, bad
+    @property
+    def dense(self) -> bool:
+        """Whether the model is one of dense prediction."""
+
+    def prepare(self, image: Image.Image, original: Size) -> Tensor:
+        """An image in mode RGB, perhaps decoded smaller than its original size, as bytes `[3, h, w]`."""
+
+    def enough(self) -> int | None:
+        """Shorter side below which an image would lose detail."""
 
 
-class EvalImages(Dataset[tuple[Tensor, int, int, dict[str, str]] | BadImage]):
-    """Images in their order; an unreadable one is an error that `collate` leaves out and names."""
+class View(Protocol):
+    """How training images vary: `Augmentation` or `DenseAugmentation`."""
 
-    def __init__(self, split: Split, input: Input):
-        self.split = split
-        self.input = input
+    @property
+    def preprocessing(self) -> Any:
+        """How the same images are shown in evaluation."""
+
+    def view(self, image: Image.Image, annotation: Any, original: Size) -> tuple[Tensor, Any]:
+        """Bytes `[3, h, w]`, and what is to be learnt of them."""
+
+    def enough(self) -> int:
+        """Shorter side below which views would lose detail."""
+
+
+class TrainImages(Dataset[Item]):
+    """Training images by draw. An unreadable one is passed over for the next that can be read.
+
+    Args:
+        split: Annotated images.
+        augmentation: What is done to them.
+        seed: Of the augmentation.
+    """
+
+    def __init__(self, split: Split, augmentation: View, seed: int):
+        self.split, self.augmentation, self.seed = split, augmentation, seed
+
+    def read(self, index: int) -> tuple[Image.Image, Any, Size]:
+        """An image with its annotation and its size."""
+        return read_sample(self.split, index, self.augmentation.enough(), self.augmentation.preprocessing.dense)
+
+    def __getitem__(self, draw: Draw) -> Item:
+        bad: dict[str, str] = {}
+        for number in range(draw.image, draw.image + len(self.split)):
+            index = number % len(self.split)
+            try:
+                image, annotation, original = self.read(index)
+            except BadImage as error:
+                bad[error.name] = error.reason
+                continue
+            seed_draws(self.seed, draw.epoch, draw.image, draw.copy)
+            pixels, target = self.augmentation.view(image, annotation, original)
+            return Item(pixels, target, index, original, self.split.name(index), bad)
+        raise ValueError(
+            f"None of the {len(self.split)} training images can be read; the first: {next(iter(bad.items()))}."
+        )
+
+
+class EvalImages(Dataset[Item | BadImage]):
+    """Images in their order; an unreadable one is an error that `Collate` leaves out and names.
+
+    Args:
+        split: The images.
+        preprocessing: How they are shown.
+        annotated: Whether they have something to be compared with; else their targets are None.
+    """
+
+    def __init__(self, split: Split, preprocessing: Shown, annotated: bool = True):
+        self.split, self.preprocessing, self.annotated = split, preprocessing, annotated
 
     def __len__(self) -> int:
         return len(self.split)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int, int, dict[str, str]] | BadImage:
+    def __getitem__(self, index: int) -> Item | BadImage:
         try:
-            image = self.split.read(index, self.input.enough())
+            image, annotation, original = self.read(index)
         except BadImage as error:
             return error
-        return self.input.prepare(image), int(self.split.labels[index]), index, {}
+        if isinstance(annotation, Instances):
+            annotation = annotation.truth()
+        elif isinstance(annotation, np.ndarray):
+            annotation = torch.from_numpy(annotation)
+        name = self.split.name(index)
+        return Item(self.preprocessing.prepare(image, original), annotation, index, original, name, {})
+
+    def read(self, index: int) -> tuple[Image.Image, Any, Size]:
+        """An image with its annotation and its size."""
+        enough, dense = self.preprocessing.enough(), self.preprocessing.dense
+        if self.annotated:
+            return read_sample(self.split, index, enough, dense)
+        image = self.split.read(index, None if dense else enough)
+        return image, None, (image.height, image.width)
 
 
-def read_from(split: Split, index: int, enough: int) -> tuple[Image.Image, int, dict[str, str]]:
-    """The first readable image from `index` on, its number, and the unreadable ones before it."""
-    bad: dict[str, str] = {}
-    for place in range(index, index + len(split)):
-        number = place % len(split)
-        try:
-            return split.read(number, enough), number, bad
-        except BadImage as error:
-            bad[error.name] = error.reason
-    raise ValueError(f"None of the {len(split)} training images can be read; the first: {next(iter(bad.items()))}.")
+def read_sample(
+    split: Split, index: int, enough: int | None = None, dense: bool = False
+) -> tuple[Image.Image, Any, Size]:
+    """The image, perhaps decoded smaller; what is to be learnt of it; and its size.
+
+    Args:
+        split: Annotated images.
+        index: Number of the image.
+        enough: Shorter side below which it would lose detail.
+        dense: Whether instances or a map are to be learnt, in pixels of the original size, and not a label.
+
+    Raises:
+        BadImage: The image or its annotation can't be read, or they don't belong together.
+    """
+    image = split.read(index, enough)
+    if not dense:
+        return image, split.target(index), (image.height, image.width)
+    size = split.size(index)
+    return image, split.annotation(index, size), size
 
 
-def collate(items: list[tuple[Tensor, int, int, dict[str, str]] | BadImage]) -> Batch:
-    """Stack what the data set returned; unreadable images are left out and named."""
-    bad = {item.name: item.reason for item in items if isinstance(item, BadImage)}
-    good = [item for item in items if not isinstance(item, BadImage)]
-    for item in good:
-        bad |= item[3]
-    images = torch.stack([item[0] for item in good]) if good else torch.empty(0, 3, 0, 0, dtype=torch.uint8)
-    labels, indices = (torch.tensor([item[k] for item in good], dtype=torch.long) for k in (1, 2))
-    return Batch(images, labels, indices, bad)
+class Collate:
+    """Puts images into one tensor that holds all of them; unreadable ones are left out and named.
+
+    Args:
+        divisor: Height and width of the tensor are multiples of this.
+        training: Whether masks and maps are padded like the images.
+    """
+
+    def __init__(self, divisor: int, training: bool):
+        self.divisor, self.training = divisor, training
+
+    def __call__(self, items: list[Item | BadImage]) -> Batch:
+        bad = {item.name: item.reason for item in items if isinstance(item, BadImage)}
+        good = [item for item in items if not isinstance(item, BadImage)]
+        for item in good:
+            bad |= item.bad
+        sizes = torch.tensor([item.image.shape[1:] for item in good], dtype=torch.long).reshape(-1, 2)
+        height, width = (-(-int(side) // self.divisor) * self.divisor for side in sizes.amax(dim=0)) if good else (0, 0)
+        images = torch.zeros(len(good), 3, height, width, dtype=torch.uint8)
+        for number, item in enumerate(good):
+            images[number, :, : item.image.shape[1], : item.image.shape[2]] = item.image
+        return Batch(
+            images=images,
+            sizes=sizes,
+            targets=collate_targets([item.target for item in good], (height, width) if self.training else None),
+            indices=torch.tensor([item.number for item in good], dtype=torch.long),
+            originals=torch.tensor([item.original for item in good], dtype=torch.long).reshape(-1, 2),
+            names=[item.name for item in good],
+            bad=bad,
+        )
+
+
+def collate_targets(targets: list[Any], size: Size | None) -> Any:
+    """Class numbers or rows of labels as a tensor; objects and maps as a list, padded to a size if one is given."""
+    if all(isinstance(target, int | np.integer) for target in targets):
+        return torch.tensor(targets, dtype=torch.long)
+    if targets[0] is None:
+        return targets
+    if all(not isinstance(target, dict) and target.ndim == 1 for target in targets):
+        return torch.stack([torch.as_tensor(target) for target in targets])
+    return targets if size is None else [pad_target(target, *size) for target in targets]
+
+
+def pad_target(target: Any, height: int, width: int) -> Any:
+    """A map, or the masks of objects, as large as the batch."""
+    if isinstance(target, Tensor):
+        return F.pad(target, (0, width - target.shape[1], 0, height - target.shape[0]), value=IGNORE_INDEX)
+    if "masks" not in target:
+        return target
+    masks = target["masks"]
+    return {**target, "masks": F.pad(masks, (0, width - masks.shape[2], 0, height - masks.shape[1]))}
 
 
 class Batches(Sampler[list[Draw]]):
@@ -193,19 +334,27 @@ def divide(batch: list[Draw], parts: int, part: int) -> list[Draw]:
     return front[part * half : (part + 1) * half] + back[stop - half : stop]
 
 
-def eval_loader(split: Split, input: Input, batch: int, workers: int, indices: range | None = None) -> DataLoader:
+def eval_loader(
+    split: Split,
+    preprocessing: Shown,
+    batch: int,
+    workers: int,
+    indices: range | None = None,
+    annotated: bool = True,
+) -> DataLoader:
     """Batches of a split in its order, or of some of its images."""
-    images = EvalImages(split, input)
+    images = EvalImages(split, preprocessing, annotated)
     sampler = range(len(split)) if indices is None else indices
-    return make_loader(images, workers, batch_size=batch, sampler=sampler)
+    return make_loader(images, workers, Collate(preprocessing.divisor, False), batch_size=batch, sampler=sampler)
 
 
 def train_loader(images: TrainImages, batches: Batches, workers: int) -> DataLoader:
     """Batches of training images."""
-    return make_loader(images, workers, batch_sampler=batches)
+    collate = Collate(images.augmentation.preprocessing.divisor, training=True)
+    return make_loader(images, workers, collate, batch_sampler=batches)
 
 
-def make_loader(images: Dataset, workers: int, **settings: object) -> DataLoader:
+def make_loader(images: Dataset, workers: int, collate: Collate, **settings: object) -> DataLoader:
     """A loader with our collation."""
     return DataLoader(
         images,

@@ -12,8 +12,9 @@ from ..data.file_system import find_images
 from ..data.image import Files
 from ..data.open import open_any
 from ..data.samples import Data, Split, Subset
-from ..runs.eval_data import match_classes, open_own
+from ..runs.eval_data import open_own
 from ..runs.predictor import Predictor
+from ..tasks import get_task
 
 SEED = 0
 ORDER = ("val", "test", "train")  # which images answers are compared on
@@ -115,7 +116,7 @@ def of_data(subject: Predictor, data: Data) -> Pictures:
         raise ValueError(f"{data.source} has no images; give others with --images.")
     measure, labelled = splits[name], subject.weights == "trained"  # others have numbers for labels, which any may have
     try:
-        measure = match_classes(measure, data, subject) if labelled else measure
+        measure = get_task(subject.task).match_split(measure, data, subject.classes) if labelled else measure
     except ValueError:
         labelled = False
     words = {"val": "the validation images of", "test": "the test images of", "train": "images of"}

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.dense.transforms import SceneInput
-from ..data.transforms import Input
+from ..data.transforms import DensePreprocessing, Preprocessing
 from ..runs.bundle import ABOUT, Bundle, read_bundle
 from ..runs.postprocess import postprocess
 from ..runs.predictor import Predictor
@@ -50,9 +49,9 @@ def open_bundle(folder: str | Path) -> Predictor:
     bundle = read_bundle(folder)
     model = BundleModel(open_runner(Path(folder), bundle), bundle)
     name = f"{bundle.model} ({bundle.kind}{', 8 bits' if bundle.int8 else ''})"
-    input: Any = Input(bundle.size, bundle.mean, bundle.std, bundle.crop)
+    input: Any = Preprocessing(bundle.size, bundle.mean, bundle.std, bundle.crop)
     if bundle.fit is not None:
         fit = bundle.fit
-        input = SceneInput(fit["min_size"], fit["max_size"], fit["stretch"], bundle.mean, bundle.std, divisor=1)
+        input = DensePreprocessing(fit["min_size"], fit["max_size"], fit["stretch"], bundle.mean, bundle.std, divisor=1)
     path = Path(folder) / ABOUT
     return Predictor(model.eval(), name, bundle.task, bundle.labels, input, path, bundle.weights, dict(bundle.settings))

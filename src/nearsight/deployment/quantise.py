@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.samples import Split
-from ..data.transforms import Input
+from ..data.transforms import Preprocessing
 from ..runs.runtime import Runner, need, run_onnx
 from .calibration import Pictures, sample
 from .verify import Group, batches
@@ -85,7 +85,7 @@ def quantise(
     source: Path,
     target: Path,
     pictures: Pictures,
-    input: Input,
+    input: Preprocessing,
     *,
     margin: float = 0.01,
     progress: Progress = no_progress,
@@ -170,7 +170,7 @@ class Work:
         calibrated: Images that the ranges come from.
     """
 
-    def __init__(self, source: Path, scratch: Path, pictures: Pictures, input: Input, progress: Progress):
+    def __init__(self, source: Path, scratch: Path, pictures: Pictures, input: Preprocessing, progress: Progress):
         assert pictures.calibrate is not None
         self.scratch, self.input, self.progress = scratch, input, progress
         self.model = scratch / "float.onnx"

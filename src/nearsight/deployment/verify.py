@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..data.loader import EvalImages
 from ..data.samples import BadImage, Split
-from ..data.transforms import Input
+from ..data.transforms import Preprocessing
 from ..runs.predictor import Predictor
 from ..runs.runtime import Runner
 from .calibration import sample
@@ -112,7 +112,7 @@ class Group(NamedTuple):
     labels: NDArray[np.int64]
 
 
-def batches(split: Split, input: Input, batch: int, alone: bool = False) -> Iterator[Group]:
+def batches(split: Split, input: Preprocessing, batch: int, alone: bool = False) -> Iterator[Group]:
     """Readable images as models want them.
 
     Args:
@@ -144,7 +144,7 @@ def batches(split: Split, input: Input, batch: int, alone: bool = False) -> Iter
         raise ValueError(f"None of the {len(split)} images can be read; the first: {shown[0]}")
 
 
-def stack(pixels: list[torch.Tensor], labels: list[int], input: Input) -> Group:
+def stack(pixels: list[torch.Tensor], labels: list[int], input: Preprocessing) -> Group:
     """Bytes of images as one normalised array."""
     images = input.normalise(torch.stack(pixels).float() / 255).numpy()
     return Group(images, np.array(labels, dtype=np.int64))

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ..data.transforms import Input, to_tensor
+from ..data.transforms import Preprocessing, to_tensor
 
 if TYPE_CHECKING:
-    from ..data.dense.transforms import SceneInput
+    from ..data.transforms import DensePreprocessing
 
 
 Floats = NDArray[np.float32]
@@ -108,15 +108,15 @@ class View:
         height, width = self.size
         return (x - left) / (right - left) * width, (y - top) / (bottom - top) * height
 
-    def normalised(self, input: "Input | SceneInput") -> Tensor:
+    def normalised(self, input: "Preprocessing | DensePreprocessing") -> Tensor:
         """As the model wants it: `[1, 3, H, W]`."""
         shown = self.pixels[None].float() / 255
-        if isinstance(input, Input):
+        if isinstance(input, Preprocessing):
             return input.normalise(shown)
         return input.normalise(shown, torch.tensor([self.size]))
 
 
-def view_of(image: Image.Image, input: "Input | SceneInput", side: int | None = None) -> View:
+def view_of(image: Image.Image, input: "Preprocessing | DensePreprocessing", side: int | None = None) -> View:
     """Show an image to a model as in evaluation, or the whole of it with another shorter side.
 
     Args:
@@ -125,7 +125,7 @@ def view_of(image: Image.Image, input: "Input | SceneInput", side: int | None = 
         side: Shorter side in pixels; None: what the model is shown in evaluation.
 
     Example:
-        >>> view = view_of(Image.new("RGB", (100, 60)), Input((32, 32)))
+        >>> view = view_of(Image.new("RGB", (100, 60)), Preprocessing((32, 32)))
         >>> view.size, view.box, view.locate(50, 30)
         ((32, 32), (20.0, 0.0, 80.0, 60.0), (16.0, 16.0))
     """
@@ -137,7 +137,7 @@ def view_of(image: Image.Image, input: "Input | SceneInput", side: int | None = 
             raise ValueError(f"--size {side} makes this image {width} x {height} pixels; give at most {LARGEST}.")
         pixels = to_tensor(image.resize((width, height), Image.Resampling.BICUBIC))
         return View(pixels, for_people(image, whole, (height, width)), whole)
-    if isinstance(input, Input):
+    if isinstance(input, Preprocessing):
         height, width = input.size
         scale = input.crop * min(image.width / width, image.height / height)
         left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2

@@ -2,24 +2,12 @@
 
 import os
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..data.labels import shorten
 from ..data.open import open_again, open_any
-from ..data.samples import Data, Split, Subset
+from ..data.samples import Data, Split
 from .predictor import Predictor
 from .run import read_record
 
 PREFERRED = ("test", "val", "train")
-
-
-class Renumbered(Subset):
-    """A split whose class numbers are those of a model."""
-
-    def __init__(self, whole: Split, numbers: NDArray[np.int64]):
-        super().__init__(whole, np.arange(len(whole)))
-        self.labels = numbers[whole.labels]
 
 
 def open_own(trained: Predictor, source: str | os.PathLike[str] | None) -> tuple[Data, bool]:
@@ -56,19 +44,3 @@ def choose_split(data: Data, wanted: str | None) -> tuple[str, Split]:
         raise ValueError(f"{data.source} has no {wanted} split; it has: {', '.join(splits)}.")
     name = wanted or next(name for name in PREFERRED if name in splits)
     return name, splits[name]
-
-
-def match_classes(split: Split, data: Data, trained: Predictor) -> Split:
-    """The split with the model's class numbers, found by the classes' names."""
-    if data.classes == trained.classes:
-        return split
-    known = {name: number for number, name in enumerate(trained.classes)}
-    present = np.unique(split.labels).tolist()
-    unknown = [data.classes[number] for number in present if data.classes[number] not in known]
-    if unknown:
-        count = "a class" if len(unknown) == 1 else f"{len(unknown)} classes"
-        raise ValueError(
-            f"{data.source} has {count} that the model does not know: {shorten(unknown, 10)}; it knows "
-            f"{shorten(trained.classes, 10)}. Rename or remove {'it' if len(unknown) == 1 else 'them'}."
-        )
-    return Renumbered(split, np.array([known.get(name, -1) for name in data.classes], dtype=np.int64))

@@ -107,23 +107,3 @@ def to_image(name: str, image: Any) -> Image.Image:
             raise BadImage(name, f"its numbers ({pixels.dtype}) are neither bytes nor fractions from 0 to 1")
         pixels = np.rint(pixels * 255).astype(np.uint8)
     return turn_upright(Image.fromarray(np.ascontiguousarray(pixels)))
-
-
-class ShownImages:  # a Dataset by its methods, so that nothing here imports torch
-    """Images of which nothing is known, as a detector or segmenter is shown them; a data set for a loader."""
-
-    def __init__(self, split: Split, preprocessing: Any):
-        self.split, self.preprocessing = split, preprocessing
-
-    def __len__(self) -> int:
-        return len(self.split)
-
-    def __getitem__(self, index: int) -> Any:
-        from ..data.dense.loader import Item
-
-        try:
-            image = self.split.read(index)
-        except BadImage as error:
-            return error
-        original = (image.height, image.width)
-        return Item(self.preprocessing.prepare(image, original), None, index, {}, original)

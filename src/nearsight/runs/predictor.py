@@ -2,14 +2,15 @@
 
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data.samples import Split
-from ..tasks.predictions import Classification, Detection, Prediction, Segmentation
+from ..tasks import get_task
+from ..tasks.predictions import Classification, Detection, Prediction
 from .bundle import Bundle, is_bundle, read_bundle
 from .images import GivenImages, gather
 from .runtime import open_runner, predict_with_bundle
@@ -18,13 +19,11 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from ..tasks.build import Built
+    from ..tasks.base import Built
 
 Progress = Callable[[Any], Any]
 
 IMAGENET = 1000  # classes of a model that is opened by its name
-BATCH = {"classify": 64}  # images at a time; detectors and segmenters take larger ones
-DENSE_BATCH = 8
 WEIGHTS = {"trained": "trained by Nearsight", "converted": "from a converted file", "random": "random, not trained"}
 RANDOM = "Random weights: this model has not learned anything yet."
 
@@ -62,11 +61,6 @@ class Predictor:
     path: Path | None
     weights: str = "trained"
     settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def input(self) -> Any:
-        """The preprocessing, by its former name."""
-        return self.preprocessing
 
     @property
     def learned(self) -> bool:
@@ -140,7 +134,7 @@ class Predictor:
         if batch is not None and batch < 1:
             raise ValueError(f"A batch of {batch} images was asked for; it takes at least 1.")
         given = gather(images)
-        size = batch or BATCH.get(self.task, DENSE_BATCH)
+        size = batch or get_task(self.task).batch
         least = self.threshold if min_score is None else min_score
         if isinstance(self.preprocessing, Bundle):
             if str(device or "cpu") != "cpu":
@@ -156,71 +150,36 @@ class Predictor:
         """The predictions of a PyTorch model; of files all batches come from one loader."""
         from ..data.loader import default_workers
 
-        where = pick_device(device)
+        where, task = pick_device(device), get_task(self.task)
         model = self.model.to(where)
         if isinstance(given, Split):
             if workers is None:
                 workers = default_workers("folder", where) if len(given) > batch else 0
-            return self._predict_split(model, given, batch, progress(self._loader(given, batch, workers)), where)
+            return self._predict_split(
+                model, given, batch, progress(task.image_loader(given, self.preprocessing, batch, workers)), where
+            )
         chunks = iter(lambda: list(islice(given, batch)), [])
         return (
             prediction
             for chunk in progress(map(GivenImages, chunks))
-            for prediction in self._predict_split(model, chunk, batch, self._loader(chunk, batch, 0), where)
+            for prediction in self._predict_split(
+                model, chunk, batch, task.image_loader(chunk, self.preprocessing, batch, 0), where
+            )
         )
-
-    def _loader(self, split: Split, batch: int, workers: int) -> Any:
-        from ..data.dense.loader import Collate, make_scene_loader
-        from ..data.loader import eval_loader
-        from .images import ShownImages
-
-        if self.task == "classify":
-            return eval_loader(split, self.preprocessing, batch, workers)
-        collate = Collate(self.preprocessing.divisor, training=False)
-        shown: Any = ShownImages(split, self.preprocessing)
-        return make_scene_loader(shown, workers, collate, batch_size=batch, sampler=range(len(split)))
 
     def _predict_split(
         self, model: "nn.Module", split: Split, batch: int, batches: Any, device: "torch.device"
     ) -> Iterator[Prediction]:
+        task = get_task(self.task)
         for number, group in enumerate(batches):
-            found = dict(zip(group.indices.tolist(), self._predict_batch(model, group, device), strict=True))
+            predictions = task.predict(model, group, self.preprocessing, device, self.classes)
+            found = dict(zip(group.indices.tolist(), predictions, strict=True))
             for index in range(number * batch, min((number + 1) * batch, len(split))):
                 name = split.name(index)
                 if index in found:
-                    yield replace(found[index], image=name)
+                    yield found[index]
                 else:
                     yield Prediction(image=name, problem=group.bad[name])
-
-    def _predict_batch(self, model: "nn.Module", group: Any, device: "torch.device") -> list[Prediction]:
-        import torch
-
-        from ..tasks.dense import find_objects, find_regions
-
-        if not len(group.indices):
-            return []
-        if self.task == "classify":
-            with torch.inference_mode():
-                shown = group.images.to(device, non_blocking=True).float() / 255
-                logits = model(self.preprocessing.normalise(shown)).double().softmax(dim=1).cpu().numpy()
-            return [Classification(image="", probabilities=row, classes=self.classes) for row in logits]
-        sizes = [tuple(size) for size in group.originals.tolist()]
-        find: Any = find_objects if self.task == "detect" else find_regions
-        rows = zip(find(model, group, self.preprocessing, device), sizes, strict=True)
-        if self.task == "segment":
-            return [Segmentation(image="", size=size, labels=labels, classes=self.classes) for labels, size in rows]
-        return [
-            Detection(
-                image="",
-                size=size,
-                boxes=found["boxes"],
-                labels=found["labels"],
-                scores=found["scores"],
-                rles=tuple(found["rles"]) if "rles" in found else None,
-                classes=self.classes,
-            )
-            for found, size in rows
-        ]
 
 
 def finish(prediction: Prediction, top: int, min_score: float) -> Prediction:
@@ -301,7 +260,7 @@ def load_by_name(name: str, img_size: int | None, seed: int) -> Predictor:
 def of_built(built: "Built") -> Predictor:
     """A classifier that was just built, with random weights and numbers for classes."""
     numbers = numbered(getattr(built.model, "num_classes", 0))
-    return Predictor(built.model.eval(), built.name, "classify", numbers, built.input, None, "random")
+    return Predictor(built.model.eval(), built.name, "classify", numbers, built.preprocessing, None, "random")
 
 
 def numbered(count: int) -> tuple[str, ...]:
@@ -312,9 +271,7 @@ def numbered(count: int) -> tuple[str, ...]:
 def load_weights(file: Path, img_size: int | None = None) -> Predictor:
     """The model of a weight file, with its classes where it was trained by Nearsight."""
     from ..checkpoints.format import name_in, read_description
-    from ..data.dense.transforms import SceneInput
-    from ..data.transforms import Input
-    from ..tasks.build import input_of
+    from ..tasks.build import preprocessing_of
 
     description = read_description(file)
     model = read_model(file, description, img_size)
@@ -322,11 +279,9 @@ def load_weights(file: Path, img_size: int | None = None) -> Predictor:
     about = description.get("trained")
     if not about:
         numbers = numbered(description["num_classes"])
-        return Predictor(model, name, "classify", numbers, input_of(model, img_size), file, "converted")
-    shown: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in about["input"].items()}
-    kind: Any = Input if about["task"] == "classify" else SceneInput
-    preprocessing = kind(**shown)
-    if img_size is not None and about["task"] == "classify":
+        return Predictor(model, name, "classify", numbers, preprocessing_of(model, img_size), file, "converted")
+    preprocessing = get_task(about["task"]).preprocessing_from(about["input"])
+    if img_size is not None and not preprocessing.dense:
         preprocessing = replace(preprocessing, size=(img_size, img_size))
     settings = {key: value for key, value in about.items() if key not in ("task", "classes", "input")}
     return Predictor(model, name, about["task"], tuple(about["classes"]), preprocessing, file, "trained", settings)
@@ -370,22 +325,21 @@ VERBS = {"classify": "classifies", "detect": "detects", "segment": "segments"}
 
 
 def save_trained(
-    built: "Built", task: str, classes: tuple[str, ...], path: Path, threshold: float | None = None
+    built: "Built", task: str, classes: tuple[str, ...], path: Path, settings: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write a model with its task, its classes, its preprocessing, and the threshold of a detector."""
+    """Write a model with its task, its classes, its preprocessing, and settings such as a detector's threshold."""
     from ..checkpoints.format import save_model
     from ..checkpoints.timm import save_foreign
 
-    about: dict[str, Any] = {"task": task, "classes": list(classes), "input": asdict(built.input)}
-    if threshold is not None:
-        about["threshold"] = threshold
-    if task != "classify":
+    about: dict[str, Any] = {"task": task, "classes": list(classes), "input": asdict(built.preprocessing)}
+    about |= settings or {}
+    if built.preprocessing.dense:
         from ..heads.saved import save_dense
 
         return save_dense(built.model, path, name=built.name, trained=about)  # type: ignore[arg-type]
     if built.timm_options is None:
         return save_model(built.model, path, {"model": built.name}, trained=about)
-    size = built.input.size
+    size = built.preprocessing.size
     return save_foreign(built.model, path, name=built.name, options=built.timm_options, img_size=size, trained=about)
 
 

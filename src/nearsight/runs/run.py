@@ -1,25 +1,30 @@
 """The folder of a run: its identity, its records, and the lock that keeps others out."""
 
+import io
 import json
 import os
 import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 
 from .. import __version__
 from ..atomic import write_whole
 from ..config.files import read_recipe, to_yaml
 from ..config.recipe import Recipe
 from ..data.open import NAMES
+
+PREDICTIONS = "predictions.npz"
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,17 @@ class Run:
             if values["step"] <= step and (values["kind"] == "step" or values["epoch"] <= epoch)
         ]
         write_whole(self.folder / "metrics.jsonl", "".join(json.dumps(values) + "\n" for values in kept).encode())
+
+    def write_predictions(self, split: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write what the model predicted for each image of the split that decides, for comparisons.
+
+        Args:
+            split: Name of the split.
+            arrays: `indices` of the images, and what the meter of the task gives (`nearsight.tasks.base.Meter`).
+        """
+        file = io.BytesIO()
+        np.savez_compressed(file, split=np.array(split), **arrays)  # type: ignore[arg-type]
+        write_whole(self.folder / PREDICTIONS, file.getvalue())
 
     def finish(self, outcome: Outcome) -> None:
         """Write the outcome, as the sign that the run is finished."""

@@ -1,1 +1,51 @@
-"""Tasks: what a model learns, how its answers are judged."""
+"""Tasks: what a model learns of images, how its predictions are judged, and what reports show of them.
+
+Who trains, evaluates, predicts or compares asks the task and never which one it is. Importing this package imports
+neither torch nor any task, since `tasks.predictions` serves programs that have no torch.
+"""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .base import Task
+
+__all__ = ["TASKS", "get_task"]
+
+# A task is one file of this package, named as recipes name the task; its `TASK` is the task.
+NAMES = ("classify", "detect", "segment")
+
+
+class Registry(Mapping[str, "Task"]):
+    """The tasks by name; each is imported when it is first asked for."""
+
+    def __getitem__(self, name: str) -> "Task":
+        if name not in NAMES:
+            raise KeyError(name)
+        task: Task = import_module(f".{name}", __name__).TASK
+        return task
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+TASKS = Registry()
+
+
+def get_task(name: str) -> "Task":
+    """The task of a name.
+
+    Raises:
+        ValueError: There is no such task.
+
+    Example:
+        >>> get_task("detect").metric.title
+        'box AP'
+    """
+    if name not in NAMES:
+        raise ValueError(f"There is no task {name!r}; tasks are {', '.join(NAMES)}.")
+    return TASKS[name]

@@ -1,22 +1,39 @@
-"""What the training loop asks of a task: batches, a loss, and the figures of a validation."""
+"""The protocol of a task. Training, evaluation, prediction and comparison are written against it.
 
+A task has no state: what belongs to a run (recipe, data, model, preprocessing, device) is passed in.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ..data.loader import Batches
-from ..data.samples import Split
+from ..data.loader import Batch, Batches, TrainImages, eval_loader, train_loader
+from ..data.samples import Data, Split
+from .predictions import Prediction
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..config.recipe import Recipe
+
+GROUPS = 20  # of images, without each of which a score is computed to see how much it depends on them
 
 
 @dataclass(frozen=True)
 class Metric:
-    """The figure that tells which epoch is best: a share of 1, the larger the better.
+    """The metric that tells which epoch is best and compares models: a fraction of 1, the larger the better.
 
     Attributes:
-        key: Its name among the figures of a validation.
+        key: Its name among the values of a validation.
         title: What people call it.
     """
 
@@ -24,35 +41,227 @@ class Metric:
     title: str
 
 
-class Meter(Protocol):
-    """Collects what a validation finds, batch by batch."""
+@dataclass(frozen=True)
+class Built:
+    """A model and what is needed to build it again.
 
-    def add(self, model: nn.Module, batch: Any) -> None:
-        """Show a batch to the model and keep what matters."""
+    Attributes:
+        model: A classifier takes images `[B, 3, H, W]` and returns `[B, classes]`; a detector or segmenter is a
+            `nearsight.heads.DenseModel`.
+        name: Its name, ours or timm's.
+        timm_options: What timm's `create_model` was given; None for a model of ours, which knows its spec.
+        preprocessing: How images are prepared for it.
+    """
 
-    def gather(self, accelerator: Accelerator) -> None:
-        """Bring together what several processes found."""
+    model: nn.Module
+    name: str
+    timm_options: dict[str, Any] | None
+    preprocessing: Any  # Preprocessing, or DensePreprocessing of a detector or segmenter
 
-    def figures(self) -> dict[str, float]:
-        """The figures over all batches, by name; among them that of the task's metric."""
+
+class Labeller(Protocol):
+    """Somebody whose predictions are labels: a teacher."""
+
+    share: float
+
+    def labels(self, images: Tensor) -> Tensor:
+        """Class numbers `[B]` for images `[B, 3, H, W]` on the scale 0 to 1."""
 
 
-class Task(Protocol):
-    """A task, made for the data, the model and the recipe of a run."""
+class Objective(Protocol):
+    """What a run minimises."""
 
-    metric: Metric
-
-    def train_loader(self, split: Split, batches: Batches, workers: int) -> DataLoader:
-        """Batches of augmented training images; each has `bad`, the names of unreadable ones."""
-
-    def eval_loader(self, split: Split, batch: int, workers: int, indices: range) -> DataLoader:
-        """Batches of some images of a split, as the model is shown them in use."""
-
-    def prepare(self, batch: Any, epoch: int, step: int) -> tuple[Any, ...]:
+    def prepare(self, batch: Batch, epoch: int, step: int) -> tuple[Any, ...]:
         """A training batch on the device; what is drawn in it follows from the step alone."""
 
     def loss(self, model: nn.Module, *prepared: Any) -> Tensor:
         """Mean loss over what `prepare` gave."""
 
-    def meter(self) -> Meter:
-        """A fresh meter for a validation."""
+
+class Metrics(Protocol):
+    """How good predictions are."""
+
+    def values(self) -> dict[str, float]:
+        """The numbers that a training records, by name; among them that of the task's metric."""
+
+    def settings(self) -> dict[str, Any]:
+        """What a model is best used with, such as the threshold of a detector; it is saved with the model."""
+
+    def contents(self) -> str:
+        """What is in the images, as words behind their number."""
+
+    def to_dict(self, classes: Sequence[str]) -> dict[str, Any]:
+        """All metrics as values that JSON has; null where there is nothing to count."""
+
+
+class Meter(ABC):
+    """Collects predictions and ground truth, image by image, in a form that processes can hand to each other.
+
+    Attributes:
+        records: What is kept of each image, by its number in the split.
+    """
+
+    def __init__(self, classes: int):
+        self.classes = classes
+        self.records: dict[int, Any] = {}
+
+    def add(self, batch: Batch, predictions: Sequence[Prediction]) -> None:
+        """Take the predictions for a batch with its ground truth."""
+        for index, target, prediction in zip(batch.indices.tolist(), batch.targets, predictions, strict=True):
+            self.records[index] = self.record(index, prediction, target)
+
+    @abstractmethod
+    def record(self, index: int, prediction: Any, target: Any) -> Any:
+        """What is kept of an image."""
+
+    def gather(self, accelerator: Accelerator) -> None:
+        """Bring together what several processes collected."""
+        for records in gather_object([self.records]):
+            self.records |= records
+
+    @abstractmethod
+    def metrics(self) -> Any:
+        """The `Metrics` over all images.
+
+        Raises:
+            ValueError: There is no image.
+        """
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """Numbers of the images `[n]`, ascending."""
+        return np.array(sorted(self.records), dtype=np.int64)
+
+    @abstractmethod
+    def scores(self) -> NDArray[np.float64]:
+        """How good the prediction for each image is, from 0 to 1 `[n]`, in the order of `indices`."""
+
+    @abstractmethod
+    def compared(self) -> dict[str, NDArray[Any]]:
+        """What a comparison pairs between two models, as arrays for a file.
+
+        `worth`: the score of each image `[n]`. Then either `classes`: class numbers that were predicted, and the true
+        ones `[2, n]`, with the `sureness` of each prediction, where the metric is a mean over images; or `parts`: what
+        each of some groups of images adds to the metric `[k]`, where it is not.
+        """
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The predictions of a model for a split, judged: what reports show.
+
+    Attributes:
+        classes: Names of the classes.
+        images: The split.
+        meter: What was collected.
+        metrics: How good it is.
+        again: Predicts an image of the split again, by its number.
+    """
+
+    classes: tuple[str, ...]
+    images: Split
+    meter: Any
+    metrics: Any
+    again: Callable[[int], Any]
+
+
+class Task(ABC):
+    """What a model learns of images."""
+
+    name: str
+    default_recipe: str
+    metric: Metric
+    batch: int  # images at a time, unless asked otherwise
+    files: tuple[str, ...]  # names of what `report_files` gives
+    settings: tuple[str, ...] = ()  # names of what `Metrics.settings` gives
+
+    @abstractmethod
+    def complete(self, recipe: "Recipe", data: Data) -> "Recipe":
+        """The recipe with everything decided that it leaves to the data."""
+
+    @abstractmethod
+    def build(self, recipe: "Recipe", data: Data) -> Built:
+        """The model of a recipe, for the classes of the data."""
+
+    @abstractmethod
+    def preprocessing_from(self, values: Mapping[str, Any]) -> Any:
+        """Preprocessing from what a model's description holds of it."""
+
+    @abstractmethod
+    def augmentation(self, recipe: "Recipe", preprocessing: Any) -> Any:
+        """What a recipe does to training images."""
+
+    def train_loader(
+        self, split: Split, recipe: "Recipe", preprocessing: Any, batches: Batches, workers: int
+    ) -> DataLoader:
+        """Batches of augmented training images."""
+        images = TrainImages(split, self.augmentation(recipe, preprocessing), recipe.seed)
+        return train_loader(images, batches, workers)
+
+    def eval_loader(
+        self, split: Split, preprocessing: Any, batch: int, workers: int, indices: range | None = None
+    ) -> DataLoader:
+        """Batches of a split in its order, or of some of its images, as the model is shown them in use."""
+        return eval_loader(split, preprocessing, batch, workers, indices)
+
+    def image_loader(self, images: Split, preprocessing: Any, batch: int, workers: int) -> DataLoader:
+        """Batches of images of which nothing is known, in their order; their targets are None."""
+        return eval_loader(images, preprocessing, batch, workers, annotated=False)
+
+    @abstractmethod
+    def objective(
+        self, recipe: "Recipe", data: Data, built: Built, device: torch.device, teacher: Labeller | None = None
+    ) -> Objective:
+        """What a run minimises."""
+
+    @abstractmethod
+    def predict(
+        self, model: nn.Module, batch: Batch, preprocessing: Any, device: torch.device, classes: Sequence[str]
+    ) -> list[Any]:
+        """Predictions for the images of a batch, in pixels of the original images.
+
+        Validation, evaluation, prediction and comparison all use this; the model is in evaluation mode.
+        """
+
+    @abstractmethod
+    def meter(self, classes: int) -> Meter:
+        """A fresh meter."""
+
+    @abstractmethod
+    def match_split(self, split: Split, data: Data, classes: Sequence[str]) -> Split:
+        """A split of other data than the model was trained with, with the class numbers of the model.
+
+        Raises:
+            ValueError: The data have classes that the model does not know.
+        """
+
+    @abstractmethod
+    def tables(self, judged: Judged) -> "list[RenderableType]":
+        """Metrics for the terminal, in 80 columns."""
+
+    @abstractmethod
+    def report_files(self, judged: Judged) -> dict[str, bytes]:
+        """Files of a report beside `metrics.json`: tables and figures, by name."""
+
+    def sentence(self, score: float, split: str) -> str:
+        """A score of the metric in words, as the beginning of a sentence in Markdown."""
+        return f"**{self.metric.title} {100 * score:.1f} %** on the {split} images"
+
+
+def pseudo_values(whole: float, without: Sequence[float]) -> NDArray[np.float64]:
+    """What each group of images adds to a score that is no mean over images (the jackknife's pseudo-values).
+
+    Args:
+        whole: Score of all images.
+        without: Score without each of the groups, which are equally large.
+
+    Returns:
+        One value for each group; their mean is `whole`, their variance that of the score times the number of groups.
+
+    Example:
+        >>> pseudo_values(2.0, [2.5, 2.0, 1.5])  # for a mean, the groups' own means
+        array([1., 2., 3.])
+    """
+    groups = len(without)
+    values = groups * whole - (groups - 1) * np.asarray(without, dtype=np.float64)
+    return values + (whole - values.mean())

@@ -1,7 +1,7 @@
 """The model of a run: ours or timm's, new or from weights, with a head for the classes at hand."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -13,31 +13,15 @@ from torch import nn
 from ..checkpoints.format import name_in, read_description
 from ..checkpoints.timm import fit_stem, load_foreign, load_into
 from ..config.recipe import ModelChoice
-from ..data.transforms import Input
+from ..data.transforms import Preprocessing
 from ..factory import create_model
 from ..models import MODELS
 from ..models.backbone import pair
 from ..models.spec import BackboneSpec, from_json
 from ..retrofit import Choice, apply_choice
+from .base import Built
 
 SMALL = 64  # up to this side, evaluation shows the whole image
-
-
-@dataclass(frozen=True)
-class Built:
-    """A model and what is needed to build it again.
-
-    Attributes:
-        model: Takes images `[B, 3, H, W]`, returns `[B, classes]`.
-        name: Its name, ours or timm's.
-        timm_options: What timm's `create_model` was given; None for a model of ours, which knows its spec.
-        input: What it wants to be fed.
-    """
-
-    model: nn.Module
-    name: str
-    timm_options: dict[str, Any] | None
-    input: Any  # Input, or SceneInput of a detector or segmenter
 
 
 def build(choice: ModelChoice, classes: int) -> Built:
@@ -45,7 +29,7 @@ def build(choice: ModelChoice, classes: int) -> Built:
 
     Example:
         >>> built = build(ModelChoice(name="deit_nano", img_size=48, patch_size=4), classes=7)
-        >>> built.input.size, built.model.num_classes
+        >>> built.preprocessing.size, built.model.num_classes
         ((48, 48), 7)
     """
     built = build_plain(choice, classes)
@@ -91,7 +75,7 @@ def build_own(choice: ModelChoice, classes: int, weights: Path | None) -> Built:
         drop_path_rate=choice.drop_path,
         **choice.options,
     )
-    return Built(model, name or "model", None, input_of(model, choice.img_size))
+    return Built(model, name or "model", None, preprocessing_of(model, choice.img_size))
 
 
 def held_name(choice: ModelChoice, weights: Path) -> str | None:
@@ -122,7 +106,9 @@ def build_foreign(choice: ModelChoice, classes: int, weights: Path, description:
         raise ValueError(f"{weights} holds a {description['name']}, whose patch size is its own; leave it out.")
     options = description["timm"] | timm_options(choice)
     model = load_foreign(weights, num_classes=classes, options=options)
-    return Built(model, description["name"], options, input_of(model, choice.img_size or description["img_size"]))
+    return Built(
+        model, description["name"], options, preprocessing_of(model, choice.img_size or description["img_size"])
+    )
 
 
 def timm_options(choice: ModelChoice) -> dict[str, Any]:
@@ -149,7 +135,7 @@ def build_timm(choice: ModelChoice, classes: int, weights: Path | None) -> Built
         options["stem_stride"] = fit_stem(model, choice.img_size)
     if weights is not None:
         load_into(model, weights)
-    return Built(model, name, options, input_of(model, choice.img_size))
+    return Built(model, name, options, preprocessing_of(model, choice.img_size))
 
 
 def create_timm(name: str, classes: int, options: dict[str, Any], pretrained: bool) -> tuple[nn.Module, dict[str, Any]]:
@@ -181,11 +167,11 @@ def weights_file(given: str | None) -> Path | None:
     return file
 
 
-def input_of(model: nn.Module, img_size: int | Sequence[int] | None) -> Input:
+def preprocessing_of(model: nn.Module, img_size: int | Sequence[int] | None) -> Preprocessing:
     """What a model wants to be fed, in the size it is trained with."""
     about: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
     size = pair(img_size or getattr(model, "img_size", None) or about.get("input_size", (3, 224, 224))[1:])
-    return Input(
+    return Preprocessing(
         size,
         mean=tuple(about.get("mean", IMAGENET_DEFAULT_MEAN)),
         std=tuple(about.get("std", IMAGENET_DEFAULT_STD)),

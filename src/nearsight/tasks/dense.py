@@ -1,57 +1,418 @@
-"""Objects and regions: what the training loop asks of detection and segmentation."""
+"""What detection and segmentation have in common: defaults, models, batches, loss, and cases drawn for a report.
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+Every decision about what a recipe leaves open is a small table or rule with its reason; `fill_in_dense` only applies
+them.
+"""
+
+import csv
+import io
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
-from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
-from ..data.dense.loader import SceneBatch, TrainScenes, scene_eval_loader, scene_train_loader
-from ..data.dense.transforms import SceneAugmentation, SceneInput
-from ..data.loader import Batches
-from ..data.samples import Split
-from .base import Metric
-from .detection_metrics import ObjectTally
-from .segmentation_metrics import RegionTally
+from ..checkpoints.format import name_in, read_description
+from ..config.files import parse
+from ..config.recipe import ModelChoice, Recipe
+from ..console import percent
+from ..data.loader import Batch, read_sample
+from ..data.samples import Data, Split
+from ..data.sizes import Sizes, choose_side, measure_sizes
+from ..data.transforms import DenseAugmentation, DensePreprocessing
+from ..heads import HEADS, DenseModel, DenseSpec, TimmBackbone
+from ..heads.pyramid import octave
+from ..heads.saved import load_dense
+from ..models import MODELS
+from ..models.options import apply_options
+from ..models.resize import with_patch
+from ..models.spec import BackboneSpec, from_json
+from ..plots.overlays import side_by_side
+from .base import Built, Judged, Labeller, Task
+from .build import plain, weights_file
+from .classify import possible_patches
+from .predictions import Prediction
 
-if TYPE_CHECKING:
-    from ..config.recipe import Recipe
+SHOWN = 4  # cases of each sort
+TALL = 240  # pixels of a case
+WIDE = 1200  # pixels of a case, at most
+OLD_KEYS = {"shorter": "min_size", "longest": "max_size"}  # in descriptions of version 0.1
+
+# Side of the square that training images are cut to, in shorter sides: one wide or enlarged image would make its whole
+# batch as large.
+CROP = 4 / 3
+# The most that a recipe takes: for a model's own size, a crop, and the longest side of an image.
+MODEL_SIDE, CROP_SIDE, LONGEST = 2048, 4096, 8192
+
+LARGE = 192  # shorter side from which on a pyramid begins with a coarser stride
+
+# About this many images seen, in between so many passes: an hour or two on two cores.
+IMAGES_SEEN = 20_000
+PASSES = (12, 150)
+BATCH = 8
+
+# LIT's pyramid spends no attention on its largest map; LocalViT's convolutions learn from few images.
+MODEL = "lit_nano"
+PARTS: dict[str, Any] = {"ffn": "localvit"}
+
+# Boxes of an image that are judged in training, a quarter of which show objects, and that are given out: so many times
+# the objects of a full image, within bounds.
+BOXES_OF_OBJECT = 4
+ROIS = (32, 512)
+DETECTIONS = (20, 100)
+
+SMALLEST_ANCHOR = 2.0  # side in strides
+
+# The width of the heads beside a nano model; the papers' heads are four times as wide.
+RCNN = {"channels": 64, "hidden": 256, "samples": 1, "candidates": (500, 250), "proposals": (250, 250)}
+HEAD_WIDTHS: dict[str, dict[str, Any]] = {
+    "retinanet": {"channels": 64},
+    "mask-rcnn": RCNN,
+    "cascade-mask-rcnn": RCNN,
+    "detr": {},
+    "semantic-fpn": {"channels": 64, "hidden": 64},
+    "upernet": {"channels": 128, "helper_channels": 64},
+    "linear": {},
+}
 
 
-class SceneTask:
-    """What detection and segmentation have in common (`Task`); the model computes its losses itself.
+def fill_in_dense(recipe: Recipe, data: Data, sizes: Sizes, head: str) -> Recipe:
+    """Make everything concrete that a recipe of dense prediction leaves to the data; what it says stays as it is.
 
     Args:
-        recipe: Settings of sizes and augmentation.
+        recipe: The recipe with the changes of the user.
+        data: With training images.
+        sizes: Of the images and of the objects in them.
+        head: The head to take where the recipe names none.
+    """
+    train = data.train
+    assert train is not None
+    settings = recipe.model_dump()
+    shorter = recipe.scene.shorter or recipe.model.img_size or choose_side(recipe.task, sizes)
+    settings["scene"]["shorter"] = shorter
+    if recipe.name == "small-segment" and recipe.scene.longest is None:
+        settings["scene"]["longest"] = min(LONGEST, round(shorter * sizes.frame[1] / sizes.frame[0]))
+    if recipe.name.startswith("small-") and "crop" not in recipe.scene.model_fields_set:
+        settings["scene"]["crop"] = min(CROP_SIDE, max(16, round(shorter * CROP / 16) * 16))
+    settings["epochs"] = recipe.epochs or choose_passes(len(train))
+    settings["batch"] = recipe.batch or max(1, min(BATCH, len(train) // 4))
+    settings["model"] |= choose_parts(recipe, recipe.model.head or head, shorter, sizes)
+    if recipe.name.startswith("small-") and "warmup_epochs" not in recipe.schedule.model_fields_set:
+        settings["schedule"]["warmup_epochs"] = round(0.05 * settings["epochs"], 2)
+    return parse(settings, f"The recipe {recipe.name}")
+
+
+def choose_parts(recipe: Recipe, head: str, shorter: int, sizes: Sizes) -> dict[str, Any]:
+    """Backbone, its patch size and the head, where the recipe does not name them."""
+    model = recipe.model
+    name = model.name if model.name or model.weights else MODEL
+    chosen = {"options": PARTS | model.options, "drop_path": model.drop_path or 0.0} if name != model.name else {}
+    options: dict[str, Any] = {}
+    patch = model.patch_size
+    if recipe.name.startswith("small-"):
+        finest = 4 if shorter >= 96 else 2
+        options = {**HEAD_WIDTHS.get(head, {}), **choose_boxes(head, finest, shorter, sizes)}
+        if patch is None and name in MODELS and "patch" not in model.options:
+            patch = choose_stride(name, finest, shorter)
+    options |= model.head_options
+    size = min(shorter, MODEL_SIDE)  # tables of positions are resized to every image
+    return chosen | {"name": name, "head": head, "img_size": size, "patch_size": patch, "head_options": options}
+
+
+def choose_boxes(head: str, finest: int, shorter: int, sizes: Sizes) -> dict[str, Any]:
+    """The finest stride of a head, its anchors, and how many boxes it judges."""
+    options: dict[str, Any] = {} if head in ("detr", "linear") else {"finest": finest}
+    if head in ("mask-rcnn", "cascade-mask-rcnn"):
+        boxes = BOXES_OF_OBJECT * sizes.crowded
+        options |= {"rois": int(np.clip(boxes, *ROIS)), "detections": int(np.clip(boxes, *DETECTIONS))}
+    if sizes.range and head in ("retinanet", "mask-rcnn", "cascade-mask-rcnn"):
+        small, large = (shorter * side for side in sizes.range)
+        if head == "retinanet" and small >= 2 * SMALLEST_ANCHOR * finest:
+            options["finest"] = 2 * finest  # its convolutions on the finest level cost most
+        options |= choose_anchors(head, options["finest"], shorter, small, large)
+    return options
+
+
+def choose_stride(name: str, finest: int, shorter: int) -> int | None:
+    """Patch size of a model of ours, so that attention has some hundred tokens, at most a thousand or two.
+
+    A pyramid begins with the finest stride of the head, or with the next one where images are large; a transformer of
+    one stride has it throughout.
+
+    Example:
+        >>> choose_stride("lit_nano", 4, 128), choose_stride("lit_nano", 4, 256), choose_stride("deit_nano", 4, 128)
+        (4, 8, 8)
+    """
+    spec = MODELS[name]
+    pyramid = len(spec.stages) > 1
+    wanted = finest * (2 if shorter >= LARGE else 1) if pyramid else max(4, min(16, octave(shorter / 16)))
+    possible = possible_patches(spec)
+    return max((patch for patch in possible if patch <= wanted), default=min(possible))
+
+
+def choose_anchors(head: str, finest: int, shorter: int, small: float, large: float) -> dict[str, Any]:
+    """The anchors' scale and the number of levels that span the objects from small to large, in pixels.
+
+    Example:
+        >>> choose_anchors("mask-rcnn", 4, 128, small=16, large=50)
+        {'anchor_scale': 4.0, 'levels': 3}
+    """
+    scale = float(np.clip(round(2 * small / finest) / 2, SMALLEST_ANCHOR, 8.0))
+    spanned = int(np.ceil(np.log2(max(large / (scale * finest), 1.0)))) + 1
+    coarsest = int(np.log2(max(shorter / finest, 1)))  # a map of one place has no neighbours
+    least = 1 if head == "retinanet" else 2  # boxes are judged on all levels but the last
+    return {"anchor_scale": scale, "levels": int(np.clip(spanned, least + 1, max(coarsest, least)))}
+
+
+def choose_passes(images: int) -> int:
+    """Passes over so many images."""
+    return int(np.clip(IMAGES_SEEN // max(images, 1), *PASSES))
+
+
+def build_dense(recipe: Recipe, classes: int, masks: bool) -> Built:
+    """Build the detector or segmenter of a recipe.
+
+    Args:
+        recipe: With nothing left open.
         classes: Number of classes.
         masks: Whether the data have masks of objects.
-        input: How the model is shown images.
-        device: Where the model stands.
+
+    Raises:
+        ValueError: The model, the head or the weights can't be used.
     """
+    choice, scene = recipe.model, recipe.scene
+    weights = weights_file(choice.weights)
+    description = read_description(weights) if weights is not None else None
+    if weights is not None and description is not None and "dense" in description:
+        former = load_dense(weights)
+        if former.task != recipe.task:
+            raise ValueError(f"{weights} was trained to {former.task}, not to {recipe.task}; give other weights.")
+        if former.num_classes == classes and former.masks == (masks and former.spec.head.finds_masks):
+            model = former
+        else:
+            model = DenseModel(former.spec, classes, masks)
+            model.pyramid.load_state_dict(former.pyramid.state_dict())
+        name = description["name"]
+    else:
+        backbone, name = backbone_of(choice, description)
+        model = DenseModel(DenseSpec(backbone, head_of(choice, recipe.task)), classes, masks)
+        if weights is not None:
+            model.load_backbone(weights)
+    assert scene.shorter is not None
+    mean, std = normalisation(model)
+    preprocessing = DensePreprocessing(
+        scene.shorter, scene.longest, scene.stretch, mean, std, divisor=model.pyramid.multiple
+    )
+    return Built(model.train(), name, None, preprocessing)
 
-    metric: Metric
 
-    def __init__(self, recipe: "Recipe", classes: int, masks: bool, input: SceneInput, device: torch.device):
-        self.recipe, self.classes, self.masks, self.input, self.device = recipe, classes, masks, input, device
+def backbone_of(choice: ModelChoice, description: dict[str, Any] | None) -> tuple[BackboneSpec | TimmBackbone, str]:
+    """The backbone that is named, or that the weights are of; and its name."""
+    name = plain(choice.name or "") or (name_in(description) if description else None)
+    if description is not None and description.get("spec") is not None and choice.name is None:
+        spec: BackboneSpec = from_json(description["spec"])
+    elif name in MODELS:
+        spec = apply_options(name, MODELS[name], dict(choice.options))
+    elif not name:
+        raise ValueError("No model was named; give --model, or weights that know their model.")
+    else:
+        if choice.patch_size is not None:
+            raise ValueError(f"{name} is a model of timm, whose patch size is its own; leave model.patch_size out.")
+        options = dict(choice.options)
+        if choice.drop_path is not None:
+            options["drop_path_rate"] = choice.drop_path
+        if choice.weights == "pretrained":
+            options["pretrained"] = True
+        return TimmBackbone(name, tuple(sorted(options.items()))), name
+    if choice.patch_size is not None:
+        spec = with_patch(spec, choice.patch_size)
+    if choice.drop_path is not None:
+        spec = replace(spec, drop_path=choice.drop_path)
+    if choice.img_size is not None:
+        spec = replace(spec, img_size=choice.img_size)
+    return spec, name or spec.family
 
-    def train_loader(self, split: Split, batches: Batches, workers: int) -> DataLoader:
-        """Batches of augmented training images."""
-        augmentation = SceneAugmentation(self.recipe.scene, self.input)
-        return scene_train_loader(TrainScenes(split, augmentation, self.recipe.seed), batches, workers)
 
-    def eval_loader(self, split: Split, batch: int, workers: int, indices: range) -> DataLoader:
-        """Batches of some images of a split, as the model is shown them in use."""
-        return scene_eval_loader(split, self.input, batch, workers, indices)
+def head_of(choice: ModelChoice, task: str) -> Any:
+    """The head that is named, with its settings."""
+    known = {name: head for name, head in HEADS.items() if head.task == task}
+    if choice.head not in known:
+        raise ValueError(f"There is no head {choice.head!r} to {task} with; use one of {', '.join(known)}.")
+    head = known[choice.head]
+    names = [field.name for field in fields(head)]  # type: ignore[arg-type]
+    if unknown := sorted(choice.head_options.keys() - set(names)):
+        raise ValueError(f"{choice.head} has no setting {unknown[0]!r}; it has {', '.join(names)}.")
+    return head(**{key: tuple(v) if isinstance(v, list) else v for key, v in choice.head_options.items()})
 
-    def prepare(self, batch: SceneBatch, epoch: int, step: int) -> tuple[Tensor, Tensor, list[Any]]:
+
+def normalisation(model: DenseModel) -> tuple[Any, Any]:
+    """Mean and standard deviation of the images that the backbone was made for."""
+    about: dict[str, Any] = getattr(model.pyramid.backbone, "pretrained_cfg", None) or {}
+    return tuple(about.get("mean", IMAGENET_DEFAULT_MEAN)), tuple(about.get("std", IMAGENET_DEFAULT_STD))
+
+
+class DenseTask(Task):
+    """Detection or segmentation; the model computes its losses itself."""
+
+    batch = 8
+    files = ("images.csv", "cases.png")
+    image_score: str  # title of the score of an image in tables
+
+    def complete(self, recipe: Recipe, data: Data) -> Recipe:
+        return fill_in_dense(recipe, data, self.sizes(data), self.head(data))
+
+    def sizes(self, data: Data) -> Sizes:
+        """Sizes of the training images and of what is in them."""
+        assert data.train is not None
+        return measure_sizes(data.train)
+
+    @abstractmethod
+    def head(self, data: Data) -> str:
+        """The head for data of this task."""
+
+    def build(self, recipe: Recipe, data: Data) -> Built:
+        return build_dense(recipe, len(data.classes), data.masks)
+
+    def preprocessing_from(self, values: Mapping[str, Any]) -> DensePreprocessing:
+        known: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+        return DensePreprocessing(**{OLD_KEYS.get(key, key): value for key, value in known.items()})
+
+    def augmentation(self, recipe: Recipe, preprocessing: DensePreprocessing) -> DenseAugmentation:
+        return DenseAugmentation(recipe.scene, preprocessing)
+
+    def objective(
+        self, recipe: Recipe, data: Data, built: Built, device: torch.device, teacher: Labeller | None = None
+    ) -> "ModelLoss":
+        return ModelLoss(built.preprocessing, device)
+
+    @torch.no_grad()
+    def predict(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        preprocessing: DensePreprocessing,
+        device: torch.device,
+        classes: Sequence[str],
+    ) -> list[Any]:
+        # Only images of one size are shown together: a model sees the padding, so that a prediction would depend on the
+        # images that happen to be beside it.
+        groups: dict[tuple[int, int], list[int]] = {}
+        for row, (height, width) in enumerate(batch.sizes.tolist()):
+            groups.setdefault((height, width), []).append(row)
+        found: dict[int, Prediction] = {}
+        for size, rows in groups.items():
+            height, width = (-(-side // preprocessing.divisor) * preprocessing.divisor for side in size)
+            part = batch._replace(images=batch.images[rows, :, :height, :width], sizes=batch.sizes[rows])
+            outputs = model(to_input(part, preprocessing, device), part.sizes)
+            for row, output in zip(rows, outputs, strict=True):
+                tall, wide = batch.originals[row].tolist()
+                about: dict[str, Any] = {"image": batch.names[row], "size": (tall, wide), "classes": tuple(classes)}
+                found[row] = self.restore(output, size, (tall, wide), preprocessing, about)
+        return [found[row] for row in range(len(batch.indices))]
+
+    @abstractmethod
+    def restore(
+        self,
+        output: Any,
+        shown: tuple[int, int],
+        original: tuple[int, int],
+        preprocessing: DensePreprocessing,
+        about: dict[str, Any],
+    ) -> Prediction:
+        """What a model says of one image, brought to the pixels of the original.
+
+        Args:
+            output: Of the model.
+            shown: Height and width that the image was shown with.
+            original: Height and width of the image.
+            preprocessing: How it was shown.
+            about: What every prediction holds: the image, its size and the classes.
+        """
+
+    def match_split(self, split: Split, data: Data, classes: Sequence[str]) -> Split:
+        if data.classes != tuple(classes):
+            raise ValueError(
+                f"{data.source} has the classes {', '.join(data.classes)}; the model's are {', '.join(classes)}, "
+                "in this order."
+            )
+        return split
+
+    def report_files(self, judged: Judged) -> dict[str, bytes]:
+        stream = io.BytesIO()
+        self.draw_cases(judged).save(stream, "PNG")
+        return {"images.csv": self.to_csv(judged), "cases.png": stream.getvalue()}
+
+    def to_csv(self, judged: Judged) -> bytes:
+        """A line for each image: its name, and how good the prediction is."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["image", self.image_score])
+        for index, score in zip(judged.meter.indices.tolist(), judged.meter.scores().tolist(), strict=True):
+            writer.writerow([judged.images.name(index), f"{score:.4f}"])
+        return stream.getvalue().encode(errors="surrogateescape")
+
+    def draw_cases(self, judged: Judged) -> Image.Image:
+        """The worst predictions on the left, the best on the right, each beside the ground truth.
+
+        The best are those with something to find, if there are any.
+        """
+        scores, content = judged.meter.scores(), judged.meter.content()
+        worst = np.argsort(scores, kind="stable")[:SHOWN].tolist()
+        order = np.lexsort((scores, content > 0))[::-1].tolist()
+        best = [row for row in order if row not in worst][:SHOWN]
+        columns = []
+        for title, rows in (("worst", worst), ("best", best)):
+            cases = [
+                self.draw_case(judged, int(judged.meter.indices[row]), f"{title}: {100 * scores[row]:.0f} %")
+                for row in rows
+            ]
+            columns.append(stack(cases))
+        page = Image.new("RGB", (sum(part.width for part in columns), max(part.height for part in columns)), "white")
+        left = 0
+        for part in columns:
+            page.paste(part, (left, 0))
+            left += part.width
+        return page
+
+    def draw_case(self, judged: Judged, index: int, title: str) -> Image.Image:
+        """One image: as it is, with the ground truth, and with the prediction."""
+        image, real = self.draw_truth(judged.images, index, judged.classes)
+        said = self.predicted(judged, index).draw(image)
+        name = Path(judged.images.name(index)).name
+        return side_by_side([(title, image), (f"ground truth · {name}", real), ("prediction", said)], TALL)
+
+    def predicted(self, judged: Judged, index: int) -> Prediction:
+        """The prediction for an image, as it is drawn."""
+        return judged.again(index)
+
+    def draw_truth(self, split: Split, index: int, classes: Sequence[str]) -> tuple[Image.Image, Image.Image]:
+        """An image of a split in its original size, and with its ground truth."""
+        image, annotation, size = read_sample(split, index, dense=True)
+        if image.size != (size[1], size[0]):
+            image = image.resize((size[1], size[0]))
+        return image, self.draw_annotation(image, annotation, classes)
+
+    @abstractmethod
+    def draw_annotation(self, image: Image.Image, annotation: Any, classes: Sequence[str]) -> Image.Image:
+        """An image with its ground truth."""
+
+
+class ModelLoss:
+    """The losses that a detector or segmenter computes itself (`Objective`)."""
+
+    def __init__(self, preprocessing: DensePreprocessing, device: torch.device):
+        self.preprocessing, self.device = preprocessing, device
+
+    def prepare(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor, list[Any]]:
         """Images as the model wants them, their sizes, and what is in them, on the device."""
         targets = [to_device(target, self.device) for target in batch.targets]
-        return show(batch, self.input, self.device), batch.sizes, targets
+        return to_input(batch, self.preprocessing, self.device), batch.sizes, targets
 
     def loss(self, model: nn.Module, images: Tensor, sizes: Tensor, targets: list[Any]) -> Tensor:
         """Sum of the model's losses."""
@@ -59,88 +420,9 @@ class SceneTask:
         return torch.stack([value.float() for value in losses.values()]).sum()
 
 
-class Detect(SceneTask):
-    """Finding objects."""
-
-    metric = Metric("box_ap", "box AP")
-
-    def meter(self) -> "ObjectMeter":
-        """A fresh meter for a validation."""
-        return ObjectMeter(self)
-
-
-class Segment(SceneTask):
-    """Telling the class of every pixel."""
-
-    metric = Metric("miou", "mIoU")
-
-    def meter(self) -> "RegionMeter":
-        """A fresh meter for a validation."""
-        return RegionMeter(self)
-
-
-class ObjectMeter:
-    """Objects that were found, and those that are there."""
-
-    def __init__(self, task: SceneTask):
-        self.task = task
-        self.tally = ObjectTally(task.classes)
-
-    def add(self, model: nn.Module, batch: SceneBatch) -> None:
-        """Find the objects of a batch of validation images."""
-        add_objects(self.tally, find_objects(model, batch, self.task.input, self.task.device), batch)
-
-    def gather(self, accelerator: Accelerator) -> None:
-        """Bring together what all processes found."""
-        for records in gather_object([self.tally.records]):
-            self.tally.merge(records)
-
-    def figures(self) -> dict[str, float]:
-        """AP of boxes and, where the model finds them, of masks; 0 without any object to find."""
-        shown: dict[str, float] = {}
-        for kind, name in {"boxes": "box", **({"masks": "mask"} if self.task.masks else {})}.items():
-            found = self.tally.figures(kind)
-            values = {"ap": found.ap, "ap50": found.ap50, "ap75": found.ap75, "f1": found.f1}
-            shown |= {f"{name}_{key}": float(np.nan_to_num(value)) for key, value in values.items()}
-            if kind == "boxes":
-                shown["threshold"] = float(np.nan_to_num(found.threshold))
-        return shown
-
-
-class RegionMeter:
-    """Pixels by true class and answer."""
-
-    def __init__(self, task: SceneTask):
-        self.task = task
-        self.tally = RegionTally(task.classes)
-
-    def add(self, model: nn.Module, batch: SceneBatch) -> None:
-        """Count the pixels of a batch of validation images."""
-        answers = find_regions(model, batch, self.task.input, self.task.device)
-        for answer, truth in zip(answers, batch.targets, strict=True):
-            self.tally.add(answer, truth)
-
-    def gather(self, accelerator: Accelerator) -> None:
-        """Add up the counts of all processes."""
-        counts = gather_object([self.tally.confusion])
-        self.tally.confusion = np.sum(counts, axis=0)
-
-    def figures(self) -> dict[str, float]:
-        """mIoU and the shares of right pixels."""
-        found = self.tally.figures()
-        return {"miou": found.miou, "pixel_accuracy": found.accuracy, "class_accuracy": found.class_accuracy}
-
-
-def add_objects(tally: ObjectTally, answers: list[dict[str, Any]], batch: SceneBatch) -> None:
-    """Remember what was found in the images of a batch, and what is there."""
-    sizes = map(tuple, batch.originals.tolist())
-    for number, answer, truth, size in zip(batch.indices.tolist(), answers, batch.targets, sizes, strict=True):
-        tally.add(number, answer, truth, size)
-
-
-def show(batch: SceneBatch, input: SceneInput, device: torch.device) -> Tensor:
+def to_input(batch: Batch, preprocessing: DensePreprocessing, device: torch.device) -> Tensor:
     """Images of a batch as the model wants them, on the device."""
-    return input.normalise(batch.images.to(device, non_blocking=True).float() / 255, batch.sizes)
+    return preprocessing.normalise(batch.images.to(device, non_blocking=True).float() / 255, batch.sizes)
 
 
 def to_device(target: Any, device: torch.device) -> Any:
@@ -150,35 +432,20 @@ def to_device(target: Any, device: torch.device) -> Any:
     return {name: value.to(device, non_blocking=True) for name, value in target.items()}
 
 
-def find_objects(model: nn.Module, batch: SceneBatch, input: SceneInput, device: torch.device) -> list[dict[str, Any]]:
-    """Objects of each image of a batch, in its own pixels: arrays `boxes`, `labels`, `scores`, and perhaps `rles`."""
-    return answer_each(model, batch, input, device, input.restore_objects)
+def stack(rows: Sequence[Image.Image]) -> Image.Image:
+    """Images one below the other, none wider than a page."""
+    rows = [
+        row if row.width <= WIDE else row.resize((WIDE, max(1, round(row.height * WIDE / row.width)))) for row in rows
+    ]
+    column = Image.new("RGB", (max((row.width for row in rows), default=0), sum(row.height for row in rows)), "white")
+    top = 0
+    for row in rows:
+        column.paste(row, (0, top))
+        top += row.height
+        ImageDraw.Draw(column).line((0, top - 1, column.width, top - 1), fill="#dddddd")
+    return column
 
 
-def find_regions(
-    model: nn.Module, batch: SceneBatch, input: SceneInput, device: torch.device
-) -> list[NDArray[np.uint8]]:
-    """Class of every pixel of each image of a batch `[H, W]`, in its own pixels."""
-    return answer_each(model, batch, input, device, input.restore_map)
-
-
-@torch.no_grad()
-def answer_each(
-    model: nn.Module, batch: SceneBatch, input: SceneInput, device: torch.device, restore: Callable[..., Any]
-) -> list[Any]:
-    """The model's answer to each image, brought to its own pixels.
-
-    Only images of one size are shown together: a model sees the padding, so that an answer would depend on the images
-    that happen to be beside it.
-    """
-    groups: dict[tuple[int, int], list[int]] = {}
-    for place, (height, width) in enumerate(batch.sizes.tolist()):
-        groups.setdefault((height, width), []).append(place)
-    answers: dict[int, Any] = {}
-    for size, places in groups.items():
-        height, width = (-(-side // input.divisor) * input.divisor for side in size)
-        part = batch._replace(images=batch.images[places, :, :height, :width], sizes=batch.sizes[places])
-        found = model(show(part, input, device), part.sizes)
-        for place, answer in zip(places, found, strict=True):
-            answers[place] = restore(answer, size, tuple(batch.originals[place].tolist()))
-    return [answers[place] for place in range(len(batch.indices))]
+def fraction(value: float) -> str:
+    """A fraction for people; a dash where there is none."""
+    return "–" if np.isnan(value) else percent(float(value))

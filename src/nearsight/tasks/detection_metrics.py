@@ -30,9 +30,18 @@ class ImageRecord(NamedTuple):
     answer: dict[str, Any]
     truth: dict[str, Any]
 
+    @classmethod
+    def of(cls, answer: Mapping[str, Any], truth: Mapping[str, Any], size: tuple[int, int]) -> "ImageRecord":
+        """The record of an image, with those detections that count."""
+        order = np.argsort(-np.asarray(answer["scores"]), kind="stable")[:MOST]
+        kept: dict[str, Any] = {name: np.asarray(answer[name])[order] for name in ("boxes", "labels", "scores")}
+        if "rles" in answer:
+            kept["rles"] = [answer["rles"][place] for place in order]
+        return cls(size, kept, dict(truth))
+
 
 @dataclass(frozen=True)
-class ObjectFigures:
+class DetectionMetrics:
     """How good answers are, by boxes or by masks. What can't be told, as there is no such object, is nan.
 
     Attributes:
@@ -67,7 +76,7 @@ class ObjectFigures:
     images: int
     objects: int
 
-    def as_dict(self, classes: Sequence[str]) -> dict[str, Any]:
+    def to_dict(self, classes: Sequence[str]) -> dict[str, Any]:
         """The figures as values that JSON knows; None for what can't be told."""
         figures: dict[str, Any] = {name: known(getattr(self, name)) for name in NUMBERS}
         by_class = {
@@ -82,6 +91,7 @@ class ObjectTally:
 
     Args:
         classes: Number of classes.
+        records: Of images that were collected before.
 
     Attributes:
         records: By number of the image: an image that two processes looked at counts once.
@@ -91,35 +101,31 @@ class ObjectTally:
         >>> truth = {"boxes": box, "labels": np.array([0]), "crowd": np.array([False]), "area": np.array([600.0])}
         >>> tally = ObjectTally(1)
         >>> tally.add(0, {"boxes": box + 1, "labels": np.array([0]), "scores": np.array([0.9])}, truth, (50, 50))
-        >>> figures = tally.figures("boxes")
-        >>> figures.ap50, figures.f1, round(figures.ap, 2)
+        >>> metrics = tally.metrics("boxes")
+        >>> metrics.ap50, metrics.f1, round(metrics.ap, 2)
         (1.0, 1.0, 0.7)
     """
 
-    def __init__(self, classes: int):
+    def __init__(self, classes: int, records: dict[int, ImageRecord] | None = None):
         self.classes = classes
-        self.records: dict[int, ImageRecord] = {}
+        self.records: dict[int, ImageRecord] = {} if records is None else records
 
     def add(self, number: int, answer: Mapping[str, Any], truth: Mapping[str, Any], size: tuple[int, int]) -> None:
         """Remember an image.
 
         Args:
             number: Of the image in its split.
-            answer: As `SceneInput.restore_objects` gives it; the 100 surest count.
+            answer: As `DensePreprocessing.restore_objects` gives it; the 100 surest count.
             truth: As the loader for evaluation gives it.
             size: Height and width of the image.
         """
-        order = np.argsort(-np.asarray(answer["scores"]), kind="stable")[:MOST]
-        kept: dict[str, Any] = {name: np.asarray(answer[name])[order] for name in ("boxes", "labels", "scores")}
-        if "rles" in answer:
-            kept["rles"] = [answer["rles"][place] for place in order]
-        self.records[number] = ImageRecord(size, kept, dict(truth))
+        self.records[number] = ImageRecord.of(answer, truth, size)
 
     def merge(self, records: Mapping[int, ImageRecord]) -> None:
         """Take what another process remembered."""
         self.records.update(records)
 
-    def figures(self, kind: str = "boxes") -> ObjectFigures:
+    def metrics(self, kind: str = "boxes") -> DetectionMetrics:
         """How good the answers are, by `boxes` or by `masks`.
 
         Raises:
@@ -131,7 +137,7 @@ class ObjectTally:
         matches = [match(record, kind) for record in self.records.values()]
         best = best_f1(matches)
         by_class = mean_known(precision[:, :, :, 0], axis=(0, 1))
-        return ObjectFigures(
+        return DetectionMetrics(
             ap=mean(precision[..., 0]),
             ap50=mean(precision[0, :, :, 0]),
             ap75=mean(precision[5, :, :, 0]),

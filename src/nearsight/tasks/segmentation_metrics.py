@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-NOT_COUNTED = 255
+IGNORE_INDEX = 255
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class RegionFigures:
+class SegmentationMetrics:
     """How good a segmentation is.
 
     Attributes:
@@ -39,14 +39,26 @@ class RegionFigures:
     baseline: float
     baseline_accuracy: float
 
-    def as_dict(self, classes: Sequence[str]) -> dict[str, Any]:
+    def values(self) -> dict[str, float]:
+        """mIoU and accuracies."""
+        return {"miou": self.miou, "pixel_accuracy": self.accuracy, "class_accuracy": self.class_accuracy}
+
+    def contents(self) -> str:
+        """The images are all there is to say."""
+        return ""
+
+    def settings(self) -> dict[str, Any]:
+        """A segmenter needs none."""
+        return {}
+
+    def to_dict(self, classes: Sequence[str]) -> dict[str, Any]:
         """The figures as values that JSON knows; classes that don't occur have none."""
         by_class = {
             name: {"iou": known(self.iou[place]), "recall": known(self.recall[place])}
             | {"precision": known(self.precision[place]), "pixels": int(self.pixels[place])}
             for place, name in enumerate(classes)
         }
-        return {
+        metrics = {
             "miou": self.miou,
             "accuracy": self.accuracy,
             "class_accuracy": self.class_accuracy,
@@ -55,6 +67,7 @@ class RegionFigures:
             "most_frequent_accuracy": self.baseline_accuracy,
             "classes": by_class,
         }
+        return {"regions": metrics}
 
 
 class RegionTally:
@@ -69,7 +82,7 @@ class RegionTally:
     Example:
         >>> tally = RegionTally(2)
         >>> overlap = tally.add(np.array([[0, 1], [1, 1]]), np.array([[0, 1], [0, 255]]))
-        >>> tally.confusion.tolist(), round(tally.figures().miou, 3)
+        >>> tally.confusion.tolist(), round(tally.metrics().miou, 3)
         ([[1, 1], [0, 1]], 0.5)
     """
 
@@ -94,7 +107,7 @@ class RegionTally:
         """Add the confusion `[C, C]` of another process."""
         self.confusion += np.asarray(confusion, dtype=np.int64)
 
-    def figures(self) -> RegionFigures:
+    def metrics(self) -> SegmentationMetrics:
         """How good all answers are.
 
         Raises:
@@ -107,7 +120,7 @@ def confuse(answer: NDArray[Any], truth: NDArray[Any], classes: int) -> Counts:
     """Pixels by true class and answer `[C, C]`, without those that don't count."""
     if answer.shape != truth.shape:
         raise ValueError(f"An answer of {answer.shape} pixels can't be compared with a truth of {truth.shape}.")
-    counted = truth != NOT_COUNTED
+    counted = truth != IGNORE_INDEX
     pairs = truth[counted].astype(np.int64) * classes + answer[counted]
     return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
@@ -124,7 +137,7 @@ def mean_overlap(confusion: Counts) -> float:
     return float(np.nanmean(values)) if not np.isnan(values).all() else float("nan")
 
 
-def measure_regions(confusion: Counts) -> RegionFigures:
+def measure_regions(confusion: Counts) -> SegmentationMetrics:
     """The figures of a confusion `[C, C]`.
 
     Raises:
@@ -137,7 +150,7 @@ def measure_regions(confusion: Counts) -> RegionFigures:
     frequent = int(pixels.argmax())
     always = np.zeros_like(confusion)
     always[:, frequent] = pixels
-    return RegionFigures(
+    return SegmentationMetrics(
         miou=mean_overlap(confusion),
         accuracy=float(right.sum() / pixels.sum()),
         class_accuracy=float(np.nanmean(recall)),

@@ -20,6 +20,7 @@ from ..data import Split
 from ..data.loader import scramble
 from ..runs.predictor import save_trained
 from ..runs.run import Outcome, Run, check_place, resume_flags
+from ..tasks.base import Meter
 from .distributed import Step, agree, share_bad
 from .optim import learning_rate
 from .progress import Display
@@ -187,12 +188,12 @@ def take_step(session: Session, batches: Iterator[Any], flag: StopFlag, is_save_
     for part in range(recipe.accumulate):
         batch = next(batches)
         note_bad(session, batch.bad)
-        prepared = session.task.prepare(batch, progress.epoch, progress.step)
+        prepared = session.objective.prepare(batch, progress.epoch, progress.step)
         torch.manual_seed(scramble(recipe.seed, progress.step, first_part + part) >> 1)  # dropout, stochastic depth
         last = part == recipe.accumulate - 1
         with nullcontext() if last else accelerator.no_sync(session.model):
             with session.autocast():
-                loss = session.task.loss(session.model, *prepared) / recipe.accumulate
+                loss = session.objective.loss(session.model, *prepared) / recipe.accumulate
             accelerator.backward(loss)
         total += loss.detach()
     parameters = [p for p in session.model.parameters() if p.grad is not None]
@@ -204,8 +205,8 @@ def take_step(session: Session, batches: Iterator[Any], flag: StopFlag, is_save_
         nn.utils.clip_grads_with_norm_(parameters, recipe.optimizer.clip, norm)
     session.optimizer.step()
     session.optimizer.zero_grad()
-    if session.average is not None:
-        session.average.update(session.built.model, progress.step)
+    if session.ema is not None:
+        session.ema.update(session.built.model, progress.step)
     return step
 
 
@@ -219,18 +220,21 @@ def set_rates(session: Session) -> float:
 
 
 def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display) -> None:
-    """Validate, record the epoch's figures, and write a checkpoint."""
+    """Validate, record the epoch's metrics, and write a checkpoint."""
     progress, recipe, began = session.progress, session.recipe, time.monotonic()
     display.show_evaluation()
-    figures = evaluate(session, val, flag)
-    check_validation(session, figures)
+    meter = evaluate(session, val, flag)
+    metrics = meter.metrics()
+    validated = metrics.values() | metrics.settings()
+    check_validation(session, metrics.values())
     seconds = time.monotonic() - began
     progress.elapsed += seconds
     progress.epoch += 1
-    score = figures[session.task.metric.key]
+    score = validated[session.task.metric.key]
     if progress.best is None or score > progress.best:
         progress.best, progress.best_epoch = score, progress.epoch
         progress.best_name = progress.name(session.steps_per_epoch)
+        session.best = meter
     images = session.steps_per_epoch * recipe.batch
     values = {
         "kind": "epoch",
@@ -238,7 +242,7 @@ def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display)
         "step": progress.step,
         "loss": progress.sums["loss"] / session.steps_per_epoch,
         "grad_norm": progress.sums["grad_norm"] / session.steps_per_epoch,
-        **{f"val_{name}": value for name, value in figures.items()},
+        **{f"val_{name}": value for name, value in validated.items()},
         "val_score": score,
         "lr": max(group["lr"] for group in session.optimizer.param_groups),
         "seconds": progress.sums["seconds"],
@@ -252,33 +256,43 @@ def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display)
     display.show_epoch(values, progress.elapsed / progress.epoch * (recipe.epochs - progress.epoch))
 
 
-def evaluate(session: Session, split: Split, flag: StopFlag | None = None) -> dict[str, float]:
-    """Figures of the model on a split; the processes share the images."""
-    accelerator, model = session.accelerator, session.answering
+def evaluate(session: Session, split: Split, flag: StopFlag | None = None) -> Meter:
+    """Predictions of the model for a split with their ground truth; the processes share the images."""
+    accelerator, model, task = session.accelerator, session.eval_model, session.task
     mine = range(accelerator.process_index, len(split), accelerator.num_processes)
     batch = max(1, session.recipe.batch // session.recipe.accumulate)
+    preprocessing, meter = session.built.preprocessing, task.meter(len(session.classes))
     training = model.training
     model.eval()
-    meter = session.task.meter()
-    for images in session.task.eval_loader(split, batch, session.workers, mine):
+    for images in task.eval_loader(split, preprocessing, batch, session.workers, mine):
         note_bad(session, images.bad)
         with session.autocast():
-            meter.add(model, images)
+            predictions = task.predict(model, images, preprocessing, accelerator.device, session.classes)
+        meter.add(images, predictions)
         if flag is not None and flag.number and accelerator.num_processes == 1:
             leave(session, flag.number)
     if accelerator.num_processes > 1:
         meter.gather(accelerator)
     model.train(training)
-    return meter.figures()
+    return meter
 
 
 def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
-    """Write the model of the best epoch, its figures on the test images, and the pages of the run."""
-    progress, built, run, test = session.progress, session.built, session.run, prepared.data.test
-    session.average = None
+    """Write the model of the best epoch, its predictions and metrics on the test images, and the pages of the run.
+
+    This is the only time that a model sees the test images. Without any, the validation images decide a comparison, and
+    what the best epoch predicted for them is written.
+    """
+    progress, built, run, task, test = session.progress, session.built, session.run, session.task, prepared.data.test
+    session.ema = None
     built.model.load_state_dict(session.checkpoints.weights(progress.best_name))
     built.model.eval()
-    tested = evaluate(session, test, flag) if test is not None else None
+    if test is not None:
+        meter = evaluate(session, test, flag)
+        metrics = meter.metrics()
+        tested = metrics.values() | metrics.settings()
+    else:
+        meter, tested = session.best or evaluate(session, prepared.val, flag), None
     share_bad(session)
     outcome = Outcome(
         model=built.name,
@@ -286,10 +300,10 @@ def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
         epoch=progress.best_epoch,
         epochs=progress.epoch,
         steps=progress.step,
-        task=prepared.data.task,
-        metric=session.task.metric.title,
+        task=task.name,
+        metric=task.metric.title,
         val_score=progress.best or 0.0,
-        test_score=tested[session.task.metric.key] if tested else None,
+        test_score=tested[task.metric.key] if tested else None,
         test=tested,
         elapsed=progress.elapsed,
         stopped_early=progress.epoch < session.recipe.epochs,
@@ -298,8 +312,9 @@ def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
     )
     if session.accelerator.is_main_process:
         best = next(r for r in run.records() if r["kind"] == "epoch" and r["epoch"] == progress.best_epoch)
-        file = run.folder / "model.safetensors"
-        save_trained(built, prepared.data.task, prepared.data.classes, file, best.get("val_threshold"))
+        settings = {name: best[f"val_{name}"] for name in task.settings}
+        save_trained(built, task.name, session.classes, run.folder / "model.safetensors", settings)
+        run.write_predictions("val" if test is None else "test", {"indices": meter.indices, **meter.compared()})
         run.finish(outcome)
         write_summary(run.folder)
     session.accelerator.wait_for_everyone()
@@ -311,8 +326,8 @@ def save_checkpoint(session: Session) -> None:
     check_weights(session)
     share_bad(session)
     if session.accelerator.is_main_process:
-        average = session.average.module if session.average else None
-        session.checkpoints.write(session.progress, session.built.model, session.optimizer, average)
+        ema = session.ema.module if session.ema else None
+        session.checkpoints.write(session.progress, session.built.model, session.optimizer, ema)
     session.accelerator.wait_for_everyone()
 
 

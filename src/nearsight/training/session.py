@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
@@ -15,26 +14,20 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ..config.recipe import Recipe
-from ..data import BadImage, Data, Split, open_data
+from ..data import Data, Split, open_data
 from ..data.loader import Batches, default_workers
 from ..data.open import open_again
 from ..data.sources.shards import is_pattern
 from ..data.split import complete_splits, describe_splits, limit_train
 from ..runs.checkpoint import Checkpoints, Progress
 from ..runs.run import Run, first_difference
-from ..tasks.base import Task
-from ..tasks.build import Built, build
-from ..tasks.classify import Classify
-from ..tasks.defaults import fill_in
-from ..tasks.dense import Detect, Segment
-from ..tasks.dense_build import build_scenes
-from ..tasks.dense_defaults import fill_in_scenes
+from ..tasks import get_task
+from ..tasks.base import Built, Meter, Objective, Task
 from .distributed import check_together, join_model
 from .optim import make_optimizer
 from .teacher import Teacher
 
 NOT_ON_DISK = ("digits", "shapes", "torchvision", "hub")  # kinds of data that a name stands for
-LOOKED_AT = 32  # images whose size stands for all
 
 
 @dataclass(frozen=True)
@@ -66,14 +59,8 @@ def prepare(source: str, recipe: Recipe) -> Prepared:
     if recipe.data.limit is not None:
         data = limit_train(data, recipe.data.limit, recipe.data.split_seed)
     train, val = both(data)
-    return Prepared(data, train, val, complete(recipe, data, train), {**describe_splits(data), "folder": os.getcwd()})
-
-
-def complete(recipe: Recipe, data: Data, train: Split) -> Recipe:
-    """The recipe with everything decided that it leaves to the data."""
-    if recipe.task == "classify":
-        return fill_in(recipe, len(train), len(data.classes), typical_side(train))
-    return fill_in_scenes(recipe, data, train)
+    record = {**describe_splits(data), "folder": os.getcwd()}
+    return Prepared(data, train, val, get_task(recipe.task).complete(recipe, data), record)
 
 
 def prepare_again(run: Run) -> Prepared:
@@ -116,19 +103,6 @@ def both(data: Data) -> tuple[Split, Split]:
     return data.train, data.val
 
 
-def typical_side(split: Split) -> int:
-    """Median of the shorter sides of some images, in pixels."""
-    sides = []
-    for index in np.linspace(0, len(split) - 1, min(LOOKED_AT, len(split))).astype(int):
-        try:
-            sides.append(min(split.read(int(index)).size))
-        except BadImage:
-            continue
-    if not sides:
-        raise ValueError("None of the first training images can be read; run `nearsight data check` on the data.")
-    return int(np.median(sides))
-
-
 @dataclass
 class Session:
     """Everything that a run works with."""
@@ -140,13 +114,16 @@ class Session:
     model: nn.Module  # as the processes share it
     optimizer: torch.optim.Optimizer
     base_rates: list[float]
-    average: ModelEmaV3 | None
+    ema: ModelEmaV3 | None
     task: Task
+    objective: Objective
+    classes: tuple[str, ...]
     checkpoints: Checkpoints
     progress: Progress
     steps_per_epoch: int
     workers: int
     images: int  # of all splits
+    best: Meter | None = None  # what the best epoch predicted for the validation images, if this process validated it
 
     @property
     def is_done(self) -> bool:
@@ -160,9 +137,9 @@ class Session:
         return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16")
 
     @property
-    def answering(self) -> nn.Module:
-        """The model whose answers count: the running mean of the weights where there is one."""
-        return self.built.model if self.average is None else self.average.module
+    def eval_model(self) -> nn.Module:
+        """The model whose predictions count: the EMA model where there is one."""
+        return self.built.model if self.ema is None else self.ema.module
 
 
 def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Session:
@@ -170,10 +147,11 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Sess
     recipe, data = prepared.recipe, prepared.data
     check_batch(recipe, len(prepared.train), accelerator.num_processes)
     torch.manual_seed(recipe.seed)
-    built = build_for(recipe, data)
+    task = get_task(recipe.task)
+    built = task.build(recipe, data)
     model, device = built.model, accelerator.device
     check_norms(model, recipe.batch // (recipe.accumulate * accelerator.num_processes))
-    teacher = Teacher(recipe.distill, data.classes, built.input, device) if recipe.distill else None
+    teacher = Teacher(recipe.distill, data.classes, built.preprocessing, device) if recipe.distill else None
     answer_apart: Any = getattr(model, "set_distilled_training", None)  # models with a distillation token have it
     if teacher is not None and answer_apart is not None:
         answer_apart(True)
@@ -183,11 +161,11 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Sess
     model.to(device).train()
     optimizer = make_optimizer(model, recipe.optimizer, recipe.batch)
     base_rates = [group["lr"] for group in optimizer.param_groups]
-    average = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
+    ema = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
 
     steps_per_epoch = len(prepared.train) // recipe.batch
     checkpoints = Checkpoints(run.checkpoints, recipe.saving.keep, steps_per_epoch)
-    progress = checkpoints.read_last(model, optimizer, average.module if average else None)
+    progress = checkpoints.read_last(model, optimizer, ema.module if ema else None)
     if accelerator.is_main_process:
         checkpoints.remove_unfinished()
         run.forget_after(progress.step, progress.epoch)
@@ -200,31 +178,16 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Sess
         model=join_model(model, accelerator),
         optimizer=optimizer,
         base_rates=base_rates,
-        average=average,
-        task=make_task(prepared, built, device, teacher),
+        ema=ema,
+        task=task,
+        objective=task.objective(recipe, data, built, device, teacher),
+        classes=data.classes,
         checkpoints=checkpoints,
         progress=progress,
         steps_per_epoch=steps_per_epoch,
         workers=default_workers(data.kind, device) if recipe.data.workers is None else recipe.data.workers,
         images=sum(map(len, data.splits().values())),
     )
-
-
-def build_for(recipe: Recipe, data: Data) -> Built:
-    """The model of a recipe, for the classes of the data."""
-    if recipe.task == "classify":
-        return build(recipe.model, len(data.classes))
-    return build_scenes(recipe, len(data.classes), data.masks)
-
-
-def make_task(prepared: Prepared, built: Built, device: torch.device, teacher: Teacher | None) -> Task:
-    """The task of a recipe, for its data and its model."""
-    recipe, data = prepared.recipe, prepared.data
-    if recipe.task == "classify":
-        return Classify(recipe, prepared.train.labels, len(data.classes), built.input, device, teacher)
-    kind = Detect if recipe.task == "detect" else Segment
-    masks = bool(getattr(built.model, "masks", False))
-    return kind(recipe, len(data.classes), masks, built.input, device)
 
 
 def training_batches(session: Session, split: Split) -> DataLoader:
@@ -241,7 +204,7 @@ def training_batches(session: Session, split: Split) -> DataLoader:
         parts=accelerator.num_processes * accumulate,
         mine=range(rank * accumulate, (rank + 1) * accumulate),
     )
-    return session.task.train_loader(split, batches, session.workers)
+    return session.task.train_loader(split, recipe, session.built.preprocessing, batches, session.workers)
 
 
 def make_accelerator(run: Run, recipe: Recipe, track: Sequence[str], cpu: bool) -> Accelerator:

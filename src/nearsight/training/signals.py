@@ -79,9 +79,9 @@ def check_weights(session: "Session") -> None:
         )
 
 
-def check_validation(session: "Session", figures: dict[str, float]) -> None:
-    """End a run of whose validation figures one is no longer a number."""
-    for name, value in figures.items():
+def check_validation(session: "Session", values: dict[str, float]) -> None:
+    """End a run of whose validation metrics one is no longer a number."""
+    for name, value in values.items():
         if math.isfinite(value):
             continue
         raise ValueError(

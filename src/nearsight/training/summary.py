@@ -10,6 +10,7 @@ from ..atomic import write_whole
 from ..config.recipe import Augment, Recipe
 from ..plots.style import COLOURS, SMALL, figure, tidy, to_png, write
 from ..runs.run import Outcome, Run
+from ..tasks import get_task
 from .progress import duration
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ FILES = {
     "recipe.yaml": "every setting",
     "data.json": "the data and which images are in which split",
     "environment.json": "the command, versions and machine",
+    "predictions.npz": "what the model predicted for each test image, for comparisons",
     "metrics.jsonl": "losses, figures of the validations and learning rate as numbers",
     "curves.png": "the same as a picture",
     "checkpoints/": "states to go on from",
@@ -121,10 +123,10 @@ def summarise(run: Run, outcome: Outcome) -> str:
 
 def result_text(outcome: Outcome, recipe: Recipe) -> str:
     """The result in a sentence or two."""
-    text = reached(outcome.metric, outcome.val_score, "validation")
+    task = get_task(outcome.task)
+    text = task.sentence(outcome.val_score, "validation")
     if outcome.test_score is not None:
-        text = f"{reached(outcome.metric, outcome.test_score, 'test')} "
-        text += f"({percent(outcome.val_score)} {'of' if outcome.task == 'classify' else 'on'} the validation images)"
+        text = f"{task.sentence(outcome.test_score, 'test')} ({percent(outcome.val_score)} on the validation images)"
     text += f", after epoch {outcome.epoch} of {outcome.epochs}, the best on the validation images."
     if outcome.stopped_early:
         waited = f" in {recipe.patience} epochs" if recipe.patience else ""
@@ -132,13 +134,6 @@ def result_text(outcome: Outcome, recipe: Recipe) -> str:
     if outcome.test_score is None:
         text += " As the epoch was chosen by these images, expect slightly less on new ones."
     return text
-
-
-def reached(metric: str, score: float, split: str) -> str:
-    """A score in words."""
-    if metric == "accuracy":
-        return f"**{percent(score)}** of the {split} images are answered right"
-    return f"**{metric} {percent(score)}** on the {split} images"
 
 
 def data_lines(data: dict[str, Any], recipe: Recipe, outcome: Outcome) -> dict[str, str]:

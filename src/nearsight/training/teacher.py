@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from ..checkpoints.format import name_in, read_description
 from ..checkpoints.timm import load_into
 from ..config.recipe import Distillation
-from ..data.transforms import Input
+from ..data.transforms import Preprocessing
 from ..runs.predictor import load, load_trained
-from ..tasks.build import input_of, plain, weights_file
+from ..tasks.build import plain, preprocessing_of, weights_file
 
 RETRAIN = "train it on these data first and give its run as distill.weights."
 
@@ -20,7 +20,7 @@ RETRAIN = "train it on these data first and give its run as distill.weights."
 class Teacher:
     """A model whose answers are labels."""
 
-    def __init__(self, settings: Distillation, classes: Sequence[str], input: Input, device: torch.device):
+    def __init__(self, settings: Distillation, classes: Sequence[str], input: Preprocessing, device: torch.device):
         self.share = settings.share
         model, self.input = open_teacher(settings, classes, input)
         self.model = model.to(device).eval().requires_grad_(False)
@@ -33,7 +33,9 @@ class Teacher:
         return self.model(self.input.normalise(images)).argmax(dim=1)
 
 
-def open_teacher(settings: Distillation, classes: Sequence[str], input: Input) -> tuple[nn.Module, Input]:
+def open_teacher(
+    settings: Distillation, classes: Sequence[str], input: Preprocessing
+) -> tuple[nn.Module, Preprocessing]:
     """The teacher and what it wants to be fed: from a run, a file, or timm with pretrained weights."""
     name, weights = plain(settings.teacher), weights_file(settings.weights)
     if weights is not None and weights.with_suffix(".json").is_file():
@@ -51,10 +53,10 @@ def open_teacher(settings: Distillation, classes: Sequence[str], input: Input) -
         raise ValueError(f"timm has no model {name!r} to be a teacher; give the run of another as distill.weights.")
     elif weights is not None:
         teacher = load_into(timm.create_model(name, num_classes=len(classes)), weights, fresh_head=False)
-        wanted = input_of(teacher, input.size)
+        wanted = preprocessing_of(teacher, input.size)
     else:
         teacher = timm.create_model(name, pretrained=True)
-        wanted = input_of(teacher, None)
+        wanted = preprocessing_of(teacher, None)
     if teacher.num_classes != len(classes):
         counts = f"answers with {teacher.num_classes} classes, but the data have {len(classes)}"
         raise ValueError(f"The teacher {name} {counts}; {RETRAIN}")

@@ -13,10 +13,9 @@ from ..config.recipe import Recipe
 from ..data.open import find_task
 from ..retrofit import Choice
 from ..runs.run import Outcome, Run, processes
+from ..tasks import get_task
 from ..timing import check_threads
 from .loop import resume_training, run_training
-
-RECIPES = {"classify": "small-data", "detect": "small-detect", "segment": "small-segment"}
 
 
 def train(
@@ -146,9 +145,7 @@ def refuse_nothing(options: Mapping[str, Any]) -> None:
 
 def default_recipe(data: str, task: str | None, weights: bool = False) -> str:
     """The recipe for a task, or for what the data are annotated for."""
-    if task is not None and task not in RECIPES:
-        raise ValueError(f"There is no task {task!r}; choose {', '.join(RECIPES)}.")
-    recipe = RECIPES[task or find_task(data)]
+    recipe = get_task(task or find_task(data)).default_recipe
     return "fine-tune" if weights and recipe == "small-data" else recipe
 
 

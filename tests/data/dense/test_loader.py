@@ -9,21 +9,18 @@ from scene_files import save_mask, save_picture, square
 
 from nearsight.config.recipe import SceneAugment
 from nearsight.data import open_data
-from nearsight.data.dense.loader import SceneBatch, TrainScenes, scene_eval_loader, scene_train_loader
-from nearsight.data.dense.transforms import SceneAugmentation, SceneInput
-from nearsight.data.loader import Batches
+from nearsight.data.loader import Batch, Batches, TrainImages, eval_loader, train_loader
 from nearsight.data.samples import Subset
+from nearsight.data.transforms import DenseAugmentation, DensePreprocessing
 
 
-def train_batches(
-    split, *, start: int = 0, workers: int = 0, mine: range = range(1), parts: int = 1
-) -> list[SceneBatch]:
+def train_batches(split, *, start: int = 0, workers: int = 0, mine: range = range(1), parts: int = 1) -> list[Batch]:
     batches = Batches(split, batch=4, epochs=2, repeats=1, seed=3, start=start, parts=parts, mine=mine)
-    augment = SceneAugmentation(SceneAugment(ratio=(0.6, 1.2), crop=80, distort=0.5), SceneInput(96))
-    return list(scene_train_loader(TrainScenes(split, augment, seed=3), batches, workers))
+    augment = DenseAugmentation(SceneAugment(ratio=(0.6, 1.2), crop=80, distort=0.5), DensePreprocessing(96))
+    return list(train_loader(TrainImages(split, augment, seed=3), batches, workers))
 
 
-def equal(first: SceneBatch, second: SceneBatch) -> bool:
+def equal(first: Batch, second: Batch) -> bool:
     same = torch.equal(first.images, second.images) and torch.equal(first.indices, second.indices)
     for one, two in zip(first.targets, second.targets, strict=True):
         if isinstance(one, torch.Tensor):
@@ -79,14 +76,14 @@ def test_workers_and_processes_change_nothing(objects) -> None:
 
 def test_evaluation_gives_truths_in_pixels_of_the_original(objects) -> None:
     part = Subset(objects, [5, 2, 7, 1])
-    (batch,) = scene_eval_loader(part, SceneInput(64), batch=8, workers=0)
+    (batch,) = eval_loader(part, DensePreprocessing(64), batch=8, workers=0)
     assert batch.indices.tolist() == [0, 1, 2, 3]
     for place, index in enumerate([5, 2, 7, 1]):
         assert batch.originals[place].tolist() == list(objects.size(index))
         truth, target = batch.targets[place], objects.target(index)
         assert truth["boxes"].tolist() == target["boxes"].tolist()
         assert len(truth["rles"]) == len(target["masks"])
-        assert tuple(batch.sizes[place].tolist()) == SceneInput(64).size_for(objects.size(index))
+        assert tuple(batch.sizes[place].tolist()) == DensePreprocessing(64).size_for(objects.size(index))
 
 
 def test_scenes_that_can_not_be_used_are_passed_over_and_named(tmp_path: Path, coco_content) -> None:
@@ -105,7 +102,7 @@ def test_scenes_that_can_not_be_used_are_passed_over_and_named(tmp_path: Path, c
         "5.png": "it holds no image, or one in an unknown format",
         "2.png": "its annotations are for an image of 40×60, but it has 30×30 pixels",
     }
-    batches = list(scene_eval_loader(split, SceneInput(64), batch=4, workers=0))
+    batches = list(eval_loader(split, DensePreprocessing(64), batch=4, workers=0))
     assert [batch.indices.tolist() for batch in batches] == [[0, 1, 3], [4, 6, 7]]
     assert set(batches[0].bad) == {"2.png"}
 
@@ -115,11 +112,11 @@ def test_a_batch_of_which_nothing_can_be_read(tmp_path: Path) -> None:
         save_picture(tmp_path / f"images/{n}.png", seed=n)
         save_mask(tmp_path / f"masks/{n}.png", square((20, 20)))
     split = open_data(tmp_path).train
-    (batch,) = scene_eval_loader(split, SceneInput(64), batch=4, workers=0)
+    (batch,) = eval_loader(split, DensePreprocessing(64), batch=4, workers=0)
     assert batch.images.shape == (0, 3, 0, 0)
     assert len(batch.bad) == 3
-    with pytest.raises(ValueError, match="None of the 3 training images can be used"):
-        TrainScenes(split, SceneAugmentation(SceneAugment(), SceneInput(64)), 0)[
+    with pytest.raises(ValueError, match="None of the 3 training images can be read"):
+        TrainImages(split, DenseAugmentation(SceneAugment(), DensePreprocessing(64)), 0)[
             next(iter(Batches(split, batch=1, epochs=1, repeats=1, seed=0, start=0, parts=1, mine=range(1))))[0]
         ]
 
@@ -139,8 +136,8 @@ def test_large_photographs_are_decoded_smaller_with_their_objects_in_place(tmp_p
     (tmp_path / "a.json").write_text(json.dumps(content))
     split = open_data(tmp_path).train
     batches = Batches(split, batch=1, epochs=1, repeats=1, seed=0, start=0, parts=1, mine=range(1))
-    augment = SceneAugmentation(SceneAugment(flip=0), SceneInput(150))
-    (batch,) = scene_train_loader(TrainScenes(split, augment, 0), batches, 0)
+    augment = DenseAugmentation(SceneAugment(flip=0), DensePreprocessing(150))
+    (batch,) = train_loader(TrainImages(split, augment, 0), batches, 0)
     assert batch.sizes.tolist() == [[150, 200]]
     assert batch.targets[0]["boxes"].tolist() == [[50, 30, 150, 105]]
     white = batch.images[0, 0, :150, :200] > 127
@@ -151,4 +148,4 @@ def test_labelled_images_have_no_scenes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         save_picture(tmp_path / name / "1.png")
     with pytest.raises(ValueError, match="has a label, but neither instances nor a mask"):
-        list(scene_eval_loader(open_data(tmp_path).train, SceneInput(64), batch=4, workers=0))
+        list(eval_loader(open_data(tmp_path).train, DensePreprocessing(64), batch=4, workers=0))

@@ -8,10 +8,9 @@ from torchvision.ops import masks_to_boxes
 
 from nearsight.config.recipe import SceneAugment
 from nearsight.data import open_data
-from nearsight.data.dense.loader import read_scene
-from nearsight.data.dense.transforms import SceneAugmentation, SceneInput, fit_sides, resize_map
 from nearsight.data.instances import Instances, encode_masks
-from nearsight.data.loader import seed_draws
+from nearsight.data.loader import read_sample, seed_draws
+from nearsight.data.transforms import DenseAugmentation, DensePreprocessing, fit_sides, resize_map
 
 SETTINGS = {
     "sizes": SceneAugment(sides=(96, 160, 250), flip=0.5, flip_vertical=0.5),
@@ -46,11 +45,11 @@ def coloured(size: tuple[int, int]) -> tuple[Image.Image, Instances]:
 def test_boxes_and_masks_stay_on_the_pixels(name: str, size: tuple[int, int]) -> None:
     image, found = coloured(size)
     settings = SETTINGS[name]
-    augment = SceneAugmentation(settings, SceneInput(128, stretch=settings.stretch))
+    augment = DenseAugmentation(settings, DensePreprocessing(128, stretch=settings.stretch))
     shapes, kept = set(), 0
     for draw in range(12):
         seed_draws(draw)
-        pixels, target = augment(image, found, size)
+        pixels, target = augment.view(image, found, size)
         shapes.add(tuple(pixels.shape))
         assert target["masks"].shape[1:] == pixels.shape[1:]
         for label, box, mask in zip(target["labels"], target["boxes"], target["masks"], strict=True):
@@ -74,10 +73,10 @@ def test_regions_stay_on_the_pixels(name: str) -> None:
     classes = found.paint(np.array([1, 2], dtype=np.uint8), 0)
     classes[:5] = 255
     settings = SETTINGS[name]
-    augment = SceneAugmentation(settings, SceneInput(128, stretch=settings.stretch))
+    augment = DenseAugmentation(settings, DensePreprocessing(128, stretch=settings.stretch))
     for draw in range(8):
         seed_draws(draw)
-        pixels, regions = augment(image, classes, (120, 200))
+        pixels, regions = augment.view(image, classes, (120, 200))
         assert regions.shape == pixels.shape[1:]
         assert regions.dtype == torch.uint8
         for number in (1, 2):
@@ -87,13 +86,13 @@ def test_regions_stay_on_the_pixels(name: str) -> None:
 
 def test_a_draw_decides_everything() -> None:
     split = open_data("shapes?images=4").train
-    augment = SceneAugmentation(
-        SceneAugment(ratio=(0.5, 1.5), crop=96, distort=0.5, cut=0.5, flip=0.5), SceneInput(128)
+    augment = DenseAugmentation(
+        SceneAugment(ratio=(0.5, 1.5), crop=96, distort=0.5, cut=0.5, flip=0.5), DensePreprocessing(128)
     )
 
     def view(*draw: int) -> tuple[torch.Tensor, dict]:
         seed_draws(*draw)
-        return augment(*read_scene(split, 0))
+        return augment.view(*read_sample(split, 0, dense=True))
 
     (first, target), (again, same), (other, _) = view(0, 1), view(0, 1), view(0, 2)
     assert torch.equal(first, again)
@@ -104,11 +103,11 @@ def test_a_draw_decides_everything() -> None:
 def test_colours_change_but_stay_in_their_order() -> None:
     """Red stays red: channels are never exchanged, by which a sky would become a desert."""
     red = Image.new("RGB", (40, 40), (200, 60, 30))
-    augment = SceneAugmentation(SceneAugment(distort=0.5), SceneInput(40))
+    augment = DenseAugmentation(SceneAugment(distort=0.5), DensePreprocessing(40))
     seen = set()
     for draw in range(30):
         seed_draws(draw)
-        pixels, _ = augment(red, np.zeros((40, 40), dtype=np.uint8), (40, 40))
+        pixels, _ = augment.view(red, np.zeros((40, 40), dtype=np.uint8), (40, 40))
         means = pixels.float().mean((1, 2))
         assert means[0] == means.max()
         seen.add(tuple(means.tolist()))
@@ -117,11 +116,11 @@ def test_colours_change_but_stay_in_their_order() -> None:
 
 def test_what_is_cut_off_is_left_out_and_nothing_may_be_left() -> None:
     image, found = coloured((400, 400))
-    augment = SceneAugmentation(SceneAugment(crop=40), SceneInput(400))
+    augment = DenseAugmentation(SceneAugment(crop=40), DensePreprocessing(400))
     empty = 0
     for draw in range(40):
         seed_draws(draw)
-        pixels, target = augment(image, found, (400, 400))
+        pixels, target = augment.view(image, found, (400, 400))
         assert bool((target["boxes"][:, 2:] > target["boxes"][:, :2]).all())
         empty += not len(target["labels"])
         assert len(target["labels"]) == int((pixels > 127).flatten(1).any(1).sum())
@@ -134,11 +133,11 @@ def test_parts_that_one_class_fills_are_drawn_again() -> None:
     image = Image.new("RGB", (400, 200))
 
     def filled(share: float) -> int:
-        augment = SceneAugmentation(SceneAugment(crop=100, crop_share=share), SceneInput(200, 400))
+        augment = DenseAugmentation(SceneAugment(crop=100, crop_share=share), DensePreprocessing(200, 400))
         count = 0
         for draw in range(40):
             seed_draws(draw)
-            count += len(augment(image, classes, (200, 400))[1].unique()) == 1
+            count += len(augment.view(image, classes, (200, 400))[1].unique()) == 1
         return count
 
     assert filled(1.0) > 15
@@ -150,9 +149,9 @@ def test_objects_of_one_pixel_survive_or_vanish_without_a_crash() -> None:
     ring = [np.array([[30, 20], [31, 20], [31, 21], [30, 21]], dtype=np.float32)]
     one = Instances((64, 64), box, np.array([0]), np.array([False]), np.array([1.0], dtype=np.float32), [ring])
     for side, count in ((128, 1), (64, 1), (16, 0)):
-        augment = SceneAugmentation(SceneAugment(flip=0), SceneInput(side))
+        augment = DenseAugmentation(SceneAugment(flip=0), DensePreprocessing(side))
         seed_draws(0)
-        _, target = augment(Image.new("RGB", (64, 64)), one, (64, 64))
+        _, target = augment.view(Image.new("RGB", (64, 64)), one, (64, 64))
         assert len(target["labels"]) == count
         assert target["masks"].shape == (count, side, side)
 
@@ -160,7 +159,7 @@ def test_objects_of_one_pixel_survive_or_vanish_without_a_crash() -> None:
 @pytest.mark.parametrize("size", [(3000, 4000), (17, 31), (40, 1000)])
 def test_boxes_and_masks_come_back_where_they_were(size: tuple[int, int]) -> None:
     image, found = coloured(size)
-    input = SceneInput(128)
+    input = DensePreprocessing(128)
     shown = input.size_for(size)
     pixels = input.prepare(image, size)
     assert tuple(pixels.shape[1:]) == shown
@@ -189,8 +188,8 @@ def test_masks_are_enlarged_as_torch_does_it(original: tuple[int, int]) -> None:
     masks[1, :10] = False
     masks[2] = False
     large = torch.nn.functional.interpolate(masks[None, :, :24, :40].float(), size=original, mode="bilinear")[0]
-    from nearsight.data.dense.transforms import restore_masks
     from nearsight.data.instances import decode_masks
+    from nearsight.data.transforms import restore_masks
 
     found = decode_masks(restore_masks(masks, (24, 40), original), original)
     differs = found != (large > 0.5).numpy()
@@ -200,20 +199,20 @@ def test_masks_are_enlarged_as_torch_does_it(original: tuple[int, int]) -> None:
 def test_maps_come_back_in_the_size_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     scores = torch.from_numpy(random.normal(size=(5, 32, 64))).float()
-    input = SceneInput(24)
+    input = DensePreprocessing(24)
     found = input.restore_map(scores, (24, 40), (90, 150))
     large = torch.nn.functional.interpolate(scores[None, :, :24, :40], size=(90, 150), mode="bilinear")[0]
     np.testing.assert_array_equal(found, large.argmax(0).numpy())
-    monkeypatch.setattr("nearsight.data.dense.transforms.AT_ONCE", 90 * 150 * 2)  # in pieces of two classes
+    monkeypatch.setattr("nearsight.data.transforms.AT_ONCE", 90 * 150 * 2)  # in pieces of two classes
     np.testing.assert_array_equal(input.restore_map(scores, (24, 40), (90, 150)), found)
 
 
 def test_padding_is_zero_after_normalising() -> None:
     images = torch.rand(2, 3, 8, 8)
-    ready = SceneInput(8).normalise(images, torch.tensor([[8, 8], [5, 6]]))
+    ready = DensePreprocessing(8).normalise(images, torch.tensor([[8, 8], [5, 6]]))
     assert (ready[1, :, 5:] == 0).all()
     assert (ready[1, :, :, 6:] == 0).all()
-    mean, std = (torch.tensor(x)[:, None, None] for x in (SceneInput(8).mean, SceneInput(8).std))
+    mean, std = (torch.tensor(x)[:, None, None] for x in (DensePreprocessing(8).mean, DensePreprocessing(8).std))
     assert torch.allclose(ready[0], (images[0] - mean) / std)
 
 

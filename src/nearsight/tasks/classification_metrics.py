@@ -1,7 +1,8 @@
 """Figures of merit as plain functions of arrays, with intervals."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from ..interval import Interval
 
 NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 BINS = 15
+TOP = 5
 
 Floats = NDArray[np.floating]
 Numbers = NDArray[np.int64]
@@ -34,7 +36,7 @@ class Calibration(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Metrics:
+class ClassificationMetrics:
     """How good the answers are.
 
     Attributes:
@@ -68,8 +70,87 @@ class Metrics:
         """Images of each class `[classes]`."""
         return self.confusion.sum(axis=1)
 
+    def values(self) -> dict[str, float]:
+        """Loss and accuracies."""
+        values = {"loss": self.nll, "accuracy": self.top1.value}
+        return values | ({} if self.top5 is None else {"top5": self.top5.value})
 
-def measure(probabilities: Floats, labels: Numbers) -> Metrics:
+    def contents(self) -> str:
+        """Of how many classes the images are."""
+        present, total = int((self.support > 0).sum()), len(self.confusion)
+        return f" of {present if present == total else f'{present} of {total}'} classes"
+
+    def settings(self) -> dict[str, Any]:
+        """A classifier needs none."""
+        return {}
+
+    def to_dict(self, classes: Sequence[str]) -> dict[str, Any]:
+        """All metrics as values that JSON has; null where there is nothing to count."""
+        edges = self.calibration.edges
+        bins = zip(edges[:-1], edges[1:], *self.calibration[2:], strict=True)  # images, confidence, accuracy
+        by_class = zip(classes, self.support, self.recall, self.precision, self.f1.tolist(), strict=True)
+        return {
+            "top1": interval_dict(self.top1),
+            "top5": self.top5 and interval_dict(self.top5),
+            "balanced_accuracy": self.balanced_accuracy,
+            "macro_f1": self.macro_f1,
+            "nll": self.nll,
+            "calibration_error": self.calibration.error,
+            "calibration": [
+                {"from": low, "to": high, "images": int(images), "confidence": known(sure), "accuracy": known(right)}
+                for low, high, images, sure, right in bins
+            ],
+            "classes": [
+                {
+                    "name": name,
+                    "images": int(support),
+                    "recall": interval_dict(recall),
+                    "precision": interval_dict(precision),
+                    "f1": known(f1),
+                }
+                for name, support, recall, precision, f1 in by_class
+            ],
+            "confusion": self.confusion.tolist(),
+        }
+
+
+def interval_dict(interval: Interval) -> dict[str, float] | None:
+    """A number and its 95 % interval."""
+    return None if np.isnan(interval.value) else interval._asdict()
+
+
+def known(value: float) -> float | None:
+    """The number, or None where there is none; JSON has no nan."""
+    return None if np.isnan(value) else float(value)
+
+
+class Ranked(NamedTuple):
+    """What is known of the prediction for an image.
+
+    Attributes:
+        label: True class number.
+        predicted: The most probable class.
+        confidence: Its probability.
+        probability: That of the true class.
+        rank: How many classes are more probable than the true one.
+    """
+
+    label: int
+    predicted: int
+    confidence: float
+    probability: float
+    rank: int
+
+
+def rank(probabilities: Floats, label: int) -> Ranked:
+    """What is known of a prediction `[classes]`; of classes that are equally probable the first comes first."""
+    true = probabilities[label]
+    before = int((probabilities > true).sum()) + int((probabilities[:label] == true).sum())
+    predicted = int(probabilities.argmax())
+    return Ranked(label, predicted, float(probabilities[predicted]), float(true), before)
+
+
+def measure(probabilities: Floats, labels: Numbers) -> ClassificationMetrics:
     """All figures at once.
 
     Args:
@@ -81,21 +162,28 @@ def measure(probabilities: Floats, labels: Numbers) -> Metrics:
         >>> round(found.top1.value, 3), found.balanced_accuracy, found.confusion.tolist()
         (0.667, 0.75, [[1, 0], [1, 1]])
     """
-    images, classes = probabilities.shape
-    table = confusion_matrix(labels, probabilities.argmax(axis=1), classes)
+    ranked = [rank(row, int(label)) for row, label in zip(probabilities, labels, strict=True)]
+    return measure_ranked(ranked, probabilities.shape[1])
+
+
+def measure_ranked(ranked: Sequence[Ranked], classes: int) -> ClassificationMetrics:
+    """All metrics at once, from what is known of each image."""
+    images = len(ranked)
+    labels, predicted, confidence, probability, before = (np.array(column) for column in zip(*ranked, strict=True))
+    table = confusion_matrix(labels, predicted, classes)
     right, support, said = np.diag(table), table.sum(axis=1), table.sum(axis=0)
     present = support > 0
     with np.errstate(invalid="ignore"):
         f1 = 2 * right / (support + said)
         recall = right / support
-    return Metrics(
+    return ClassificationMetrics(
         images=images,
         top1=share(int(right.sum()), images),
-        top5=share(int(in_top(probabilities, labels, 5).sum()), images) if classes > 5 else None,
+        top5=share(int((before < TOP).sum()), images) if classes > TOP else None,
         balanced_accuracy=float(recall[present].mean()),
         macro_f1=float(f1[present].mean()),
-        nll=mean_nll(probabilities, labels),
-        calibration=calibrate(probabilities, labels),
+        nll=float(-np.log(np.maximum(probability, np.finfo(np.float64).tiny)).mean()),
+        calibration=calibrate(confidence, predicted == labels),
         recall=[share(int(hits), int(total)) for hits, total in zip(right, support, strict=True)],
         precision=[share(int(hits), int(total)) for hits, total in zip(right, said, strict=True)],
         f1=f1,
@@ -120,40 +208,24 @@ def share(hits: int, total: int) -> Interval:
     return Interval(rate, float(min(max(low, 0.0), rate)), float(max(min(high, 1.0), rate)))
 
 
-def in_top(probabilities: Floats, labels: Numbers, k: int) -> NDArray[np.bool_]:
-    """For each image, whether the true class is among the `k` likeliest; of equal ones the first comes first."""
-    true = np.take_along_axis(probabilities, labels[:, None], axis=1)
-    before = np.arange(probabilities.shape[1]) < labels[:, None]
-    rank = (probabilities > true).sum(axis=1) + ((probabilities == true) & before).sum(axis=1)
-    return rank < k
-
-
 def confusion_matrix(labels: Numbers, answers: Numbers, classes: int) -> Numbers:
     """Images by true class (rows) and answer (columns)."""
     return np.bincount(labels * classes + answers, minlength=classes * classes).reshape(classes, classes)
 
 
-def mean_nll(probabilities: Floats, labels: Numbers) -> float:
-    """Mean negative logarithm of the true class's probability."""
-    true = np.take_along_axis(probabilities, labels[:, None], axis=1)
-    return float(-np.log(np.maximum(true, np.finfo(np.float64).tiny)).mean())
-
-
-def calibrate(probabilities: Floats, labels: Numbers, bins: int = BINS) -> Calibration:
-    """Compare how sure the answers are with how many of them are right, in bins of equal width.
+def calibrate(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) -> Calibration:
+    """Compare the confidence of predictions with how many of them are right, in bins of equal width.
 
     A bin holds its upper limit but not its lower one, as in the literature.
     """
-    sure = probabilities.max(axis=1)
-    right = probabilities.argmax(axis=1) == labels
     edges = np.linspace(0, 1, bins + 1)
-    place = np.clip(np.searchsorted(edges, sure, side="left") - 1, 0, bins - 1)
+    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     images = np.bincount(place, minlength=bins)
     with np.errstate(invalid="ignore"):
-        confidence = np.bincount(place, weights=sure, minlength=bins) / images
+        mean = np.bincount(place, weights=confidence, minlength=bins) / images
         accuracy = np.bincount(place, weights=right, minlength=bins) / images
-    error = float(np.nansum(images * np.abs(confidence - accuracy)) / len(labels))
-    return Calibration(error, edges, images, confidence, accuracy)
+    error = float(np.nansum(images * np.abs(mean - accuracy)) / len(right))
+    return Calibration(error, edges, images, mean, accuracy)
 
 
 def most_confused(confusion: Numbers, most: int) -> list[tuple[int, int, int]]:
@@ -165,14 +237,7 @@ def most_confused(confusion: Numbers, most: int) -> list[tuple[int, int, int]]:
     return [(true, said, int(wrong[true, said])) for true, said in pairs if wrong[true, said]]
 
 
-def worst_classes(metrics: Metrics, most: int) -> list[int]:
+def worst_classes(metrics: ClassificationMetrics, most: int) -> list[int]:
     """The classes with the lowest recall, worst first; classes without images are left out."""
     present = np.flatnonzero(metrics.support)
     return sorted(present.tolist(), key=lambda number: metrics.recall[number].value)[:most]
-
-
-def worst_mistakes(probabilities: Floats, labels: Numbers, most: int) -> Numbers:
-    """Rows of the wrong answers that the model was surest of, surest first."""
-    wrong = np.flatnonzero(probabilities.argmax(axis=1) != labels)
-    order = np.argsort(-probabilities[wrong].max(axis=1), kind="stable")
-    return wrong[order[:most]]

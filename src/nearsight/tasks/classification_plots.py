@@ -22,7 +22,7 @@ from ..plots.style import (
     tidy,
     write,
 )
-from .metrics import Calibration, share
+from .classification_metrics import Calibration, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,1 +1,0 @@
-"""Images with objects or regions: sources of every form, transforms, batches and checks."""
