@@ -12,9 +12,8 @@ from nearsight.cli.shell import app
 from nearsight.config.recipe import ModelChoice
 from nearsight.explanation.figures import Panel, draw_rows, panels_of
 from nearsight.explanation.maps import Maps
-from nearsight.explanation.model import RANDOM, open_model
 from nearsight.plots.style import to_png
-from nearsight.runs.predictor import save_trained
+from nearsight.runs.predictor import RANDOM, load_module, save_trained
 from nearsight.tasks.build import build
 
 RUNNER = CliRunner()
@@ -74,8 +73,13 @@ def test_a_place_is_one_of_the_image_file(picture: Path, tmp_path: Path) -> None
 def test_a_run_is_explained_with_its_classes(picture: Path, tmp_path: Path) -> None:
     built = build(ModelChoice(name="localvit_nano"), classes=3)
     save_trained(built, "classify", ("cat", "cow", "dog"), tmp_path / "run" / "model.safetensors")
-    opened = open_model(tmp_path / "run")
-    assert opened.learned and opened.note == "" and opened.class_number("cow") == 1 and opened.class_number("2") == 2
+    predictor = load_module(tmp_path / "run")
+    assert (
+        predictor.learned
+        and predictor.note == ""
+        and predictor.class_number("cow") == 1
+        and predictor.class_number("2") == 2
+    )
     assert explain(tmp_path / "run", picture, "-m", "grad-cam", "--class", "dog", "--out", tmp_path / "out")[0] == 0
     with np.load(tmp_path / "out" / "a picture-grad-cam.npz") as arrays:
         assert arrays["classes"].tolist() == [2]

@@ -12,12 +12,11 @@ from typer.testing import CliRunner
 from nearsight.cli.shell import app
 from nearsight.data.transforms import DensePreprocessing
 from nearsight.explanation.faithfulness import score
-from nearsight.explanation.maps import view_of
-from nearsight.explanation.methods import METHODS, Wishes
-from nearsight.explanation.model import open_model
+from nearsight.explanation.methods import explain
 from nearsight.heads import DenseModel, DenseSpec, LinearHead, Retina
 from nearsight.heads.saved import save_dense
 from nearsight.models import MODELS
+from nearsight.runs.predictor import load_module
 
 SHAPES = ("background", "disc", "square", "triangle", "star", "ring", "cross")
 
@@ -69,27 +68,26 @@ def test_rows_for_two_models(picture: Path, tmp_path: Path) -> None:
 def test_a_window_model_and_a_detector(picture: Path, tmp_path: Path) -> None:
     swin = write_run(tmp_path / "swin", "swin_nano", LinearHead(), "segment", SHAPES)
     boxes = write_run(tmp_path / "boxes", "swin_nano", Retina(channels=16), "detect", SHAPES[1:])
-    image = Image.open(picture)
     for run in (swin, boxes):
-        opened = open_model(run)
         # 40 x 53 pixels, padded to 40 x 56 for the strides.
-        made = METHODS["dense-rollout"](opened, view_of(image, opened.preprocessing), Wishes())
+        (made,) = explain(run, picture, method="dense-rollout")
         values = made.arrays["classes"]
         assert values.shape[2:] == (20, 28) and np.isfinite(values).all()
-        assert len(made.figure.axes) >= 3 + values.shape[1]
+        assert len(made.figure().axes) >= 3 + values.shape[1]
+        assert len(made.prediction) == values.shape[1] and all(0 <= value <= 1 for _, value in made.prediction)
 
 
 def test_a_class_that_is_not_found_is_refused(picture: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", "swin_nano", Retina(channels=16), "detect", SHAPES[1:])
-    opened = open_model(run)
-    blind = replace(opened, threshold=1.1)
+    predictor = load_module(run)
+    blind = replace(predictor, threshold=1.1)
     with pytest.raises(ValueError, match="does not find star in this image"):
-        METHODS["dense-rollout"](blind, view_of(Image.open(picture), opened.preprocessing), Wishes(classes=(3,)))
+        explain(blind, picture, method="dense-rollout", classes="star")
 
 
 def test_scores_of_a_segmenter_are_complete(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", "deit_nano", LinearHead(), "segment", SHAPES)
-    found = score(open_model(run), "shapes?size=40&images=40", limit=4, steps=3)
+    found = score(load_module(run), "shapes?size=40&images=40", limit=4, steps=3)
     assert [row.method for row in found.methods] == ["dense-rollout", "rollout", "prediction", "random", "centre"]
     assert found.cases > 0 and 0 < found.covered < 0.5
     for row in found.methods:

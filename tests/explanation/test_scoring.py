@@ -1,6 +1,7 @@
 """Scores of maps: what must score best scores best, and intervals hold what they should."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 from scipy.stats import binomtest
 from torch import Tensor, nn
 
+from nearsight.data import open_data
 from nearsight.data.transforms import Preprocessing
 from nearsight.explanation import faithfulness as scoring
 from nearsight.explanation.faithfulness import (
@@ -23,11 +25,10 @@ from nearsight.explanation.faithfulness import (
     mask_in_view,
     order,
     score,
-    write_scores,
 )
 from nearsight.explanation.maps import view_of
-from nearsight.explanation.model import Opened, open_model
 from nearsight.explanation.targets import predicted_targets
+from nearsight.runs.predictor import Predictor, load_module
 
 
 class Corner(nn.Module):
@@ -41,7 +42,7 @@ class Corner(nn.Module):
 
 
 PLAIN = Preprocessing((16, 16), mean=(0, 0, 0), std=(1, 1, 1))
-CORNER = Opened(Corner(), "corner", "classify", ("no", "yes"), PLAIN, None)
+CORNER = Predictor(Corner(), "corner", "classify", ("no", "yes"), PLAIN, None)
 
 
 def test_a_map_of_what_counts_deletes_faster_and_inserts_sooner() -> None:
@@ -104,17 +105,17 @@ def test_places_follow_the_view() -> None:
 def test_predicted_classes_of_segmenters_and_detectors() -> None:
     logits = torch.zeros(1, 3, 4, 6)
     logits[0, 2, :, :2] = 5
-    found = predicted_targets(logits, 0, (4, 6))
+    found = predicted_targets(logits, (4, 6))
     assert found.numbers == (0, 2) and found.masks.sum(dim=(1, 2)).tolist() == [16, 8]
-    assert predicted_targets(logits, 0, (4, 6), only=[2]).numbers == (2,)
+    assert predicted_targets(logits, (4, 6), only=[2]).numbers == (2,)
     objects = {
         "boxes": torch.tensor([[0.0, 0.0, 2.0, 2.0], [3.0, 1.0, 6.0, 4.0], [0.0, 0.0, 6.0, 4.0]]),
         "labels": torch.tensor([4, 1, 0]),
         "scores": torch.tensor([0.9, 0.5, 0.1]),
     }
-    found = predicted_targets([objects], 0, (4, 6))
+    found = predicted_targets([objects], (4, 6))
     assert found.numbers == (1, 4) and found.masks.sum(dim=(1, 2)).tolist() == [9, 4] and len(found.boxes) == 2
-    assert predicted_targets([{key: value[:0] for key, value in objects.items()}], 0, (4, 6)).numbers == ()
+    assert predicted_targets([{key: value[:0] for key, value in objects.items()}], (4, 6)).numbers == ()
 
 
 def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +124,7 @@ def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> 
     class Oracle(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inside = open_model("deit_nano").model
+            self.inside = load_module("deit_nano").model
 
         def forward(self, images: Tensor) -> Tensor:
             self.inside(images)
@@ -131,7 +132,7 @@ def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> 
 
     data = scoring.open_annotated(
         "shapes?size=32&images=60",
-        Opened(nn.Identity(), "", "segment", ("disc", "square", "triangle", "star", "ring", "cross"), PLAIN, None),
+        Predictor(nn.Identity(), "", "segment", ("disc", "square", "triangle", "star", "ring", "cross"), PLAIN, None),
     )
     assert set(data.numbers) and data.split_name in ("test", "val")
     logits = torch.zeros(1, 6, 16, 16)
@@ -139,8 +140,8 @@ def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> 
     place = np.zeros((16, 16), dtype=bool)
     place[:, 8:] = True
     known = scoring.AnnotatedImage("one", view_of(Image.new("RGB", (16, 16)), PLAIN), {1: place})
-    opened = Opened(Oracle().eval(), "oracle", "segment", ("a", "b", "c", "d", "e", "f"), PLAIN, None)
-    cases = scoring.cases_of(opened, known, ["prediction", "dense-rollout"], np.random.default_rng(0))
+    predictor = Predictor(Oracle().eval(), "oracle", "segment", ("a", "b", "c", "d", "e", "f"), PLAIN, None)
+    cases = scoring.cases_of(predictor, known, ["prediction", "dense-rollout"], np.random.default_rng(0))
     assert [case.number for case in cases] == [1] and set(cases[0].maps) == {
         "prediction",
         "dense-rollout",
@@ -151,27 +152,30 @@ def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_can_not_be_scored_is_refused(tmp_path: Path) -> None:
-    opened = open_model("deit_nano")
-    with pytest.raises(ValueError, match="has no places of objects"):
-        score(opened, "digits")
+    predictor = load_module("deit_nano")
+    with pytest.raises(ValueError, match="has no boxes or masks of objects"):
+        score(predictor, "digits")
     with pytest.raises(ValueError, match="knows none of the classes"):
-        score(opened, "shapes?size=32&images=10")
-    with pytest.raises(ValueError, match="dense-rollout can't be scored with a model to classify"):
-        score(opened, "shapes?size=32&images=10", ["dense-rollout"])
+        score(predictor, "shapes?size=32&images=10")
+    with pytest.raises(ValueError, match=r"No method 'rolout' is known; did you mean rollout\?"):
+        score(predictor, "shapes?size=32&images=10", method="rolout")
+    knowing = replace(predictor, classes=tuple(open_data("shapes?size=32&images=10").classes))
+    with pytest.raises(ValueError, match="predicts classes of images, and dense-rollout does not fit; use rollout"):
+        score(knowing, "shapes?size=32&images=10", method="dense-rollout")
 
 
 def test_scores_of_a_classifier_are_complete(tmp_path: Path) -> None:
-    model = open_model("localvit_nano")
+    model = load_module("localvit_nano")
     shapes = ("disc", "square", "triangle", "star", "ring", "cross")
     torch.manual_seed(0)
     model.model.reset_classifier(6)
-    opened = Opened(model.model, "untrained", "classify", shapes, model.preprocessing, None, "random")
-    found = score(opened, "shapes?size=32&images=40", limit=8, steps=4)
+    predictor = Predictor(model.model, "untrained", "classify", shapes, model.preprocessing, None, "random")
+    found = score(predictor, "shapes?size=32&images=40", limit=8, steps=4)
     assert [row.method for row in found.methods] == ["rollout", "attention", "grad-cam", "random", "centre"]
     for row in found.methods:
         assert 0 <= row.pointing.low <= row.pointing.value <= row.pointing.high <= 1
         assert row.deletion_curve.shape == (5,) and row.deletion_curve[0] == pytest.approx(row.insertion_curve[-1])
     assert found.cases <= found.images and found["centre"].method == "centre"
-    write_scores(found, tmp_path)
+    found.save(tmp_path)
     assert json.loads((tmp_path / "scores.json").read_text())["methods"][0]["method"] == "rollout"
     assert (tmp_path / "scores.md").read_text().count("\n") == 7 and (tmp_path / "curves.png").stat().st_size > 5000

@@ -18,8 +18,8 @@ from ..explanation.capture import evaluating
 from ..explanation.gradients import output_of
 from ..explanation.maps import View as Part
 from ..explanation.maps import view_of
-from ..explanation.model import Opened, open_model
 from ..explanation.targets import Targets, predicted_targets
+from ..runs.predictor import Predictor, load_module
 
 UNTRAINED = 64  # pixels: the side in which a model with random weights sees pictures, unless told otherwise
 LARGEST = 384
@@ -66,7 +66,7 @@ class View:
     """
 
     label: str
-    opened: Opened
+    opened: Predictor
     picture: Image.Image = field(repr=False)
     side: int | None = None
     graphs: Recent[str, tuple[Tensor, Tensor]] = field(default_factory=lambda: Recent(2), repr=False)
@@ -103,18 +103,18 @@ class View:
         height, width = self.part.size
         scale = SHOWN / max(height, width)
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
-        return self.part.picture.resize(size, Image.Resampling.BICUBIC)
+        return self.part.image.resize(size, Image.Resampling.BICUBIC)
 
     @cached_property
     def predicted(self) -> Targets:
         """The classes that a segmenter or detector found, and where."""
-        return predicted_targets(self.seen.output, 0, self.part.size, sure=self.opened.threshold)
+        return predicted_targets(self.seen.output, self.part.size, threshold=self.opened.threshold)
 
     @cached_property
     def answers(self) -> tuple[Answer, ...]:
         """The likeliest classes; of a segmenter or detector those that it found."""
         if self.opened.task != "classify":
-            pairs = zip(self.predicted.numbers[:ANSWERS], self.predicted.sureness, strict=False)
+            pairs = zip(self.predicted.numbers[:ANSWERS], self.predicted.confidences, strict=False)
             return tuple(Answer(self.opened.class_name(number), share) for number, share in pairs)
         output = self.seen.output
         if not isinstance(output, Tensor) or output.ndim != 2:
@@ -129,8 +129,10 @@ class View:
         """What each class that was found looks at, beyond what all do."""
         if not self.predicted.numbers:
             raise ValueError(f"{self.opened.name} finds nothing in this picture, so there is no map of a class.")
+        found = self.predicted.masks
+        assert found is not None
         names = [self.opened.class_name(number) for number in self.predicted.numbers]
-        return dense_rollout(self.seen, masks=self.predicted.masks[None], names=names).classes
+        return dense_rollout(self.seen, masks=found[None], names=names).classes
 
     @cached_property
     def rolled(self) -> Maps:
@@ -202,14 +204,14 @@ class Looking:
     def __init__(self, sources: list[str]):
         self.sources = sources
         self.lock = RLock()  # looking hangs hooks into models: one at a time
-        self.opened: Recent[str, Opened] = Recent(6)
+        self.opened: Recent[str, Predictor] = Recent(6)
         self.views: Recent[tuple[str, str, int | None], View] = Recent(12)
 
-    def open(self, source: str) -> Opened:
+    def open(self, source: str) -> Predictor:
         """A model; one with new weights always gets the same ones."""
         if source not in self.sources:
             raise ValueError(f"The model {source!r} is not offered here; choose one of the list.")
-        return self.opened.get(source, lambda: open_model(source))
+        return self.opened.get(source, lambda: load_module(source))
 
     def view(self, source: str, picture: Image.Image, key: str, side: int | None) -> View:
         """A picture as a model sees it.
@@ -226,7 +228,7 @@ class Looking:
         return self.views.get((source, key, side), lambda: View(label_of(source, opened), opened, picture, side))
 
 
-def label_of(source: str, opened: Opened) -> str:
+def label_of(source: str, opened: Predictor) -> str:
     """What to call a model: its name, and of a run the name of its folder too, since runs may have the same model."""
     path = Path(source)
     if not path.exists():

@@ -145,10 +145,10 @@ def prediction_tile(view: View, wish: Wish) -> Tile:
     found = view.predicted
     picture = faded(view)
     colours = np.array([ImageColor.getrgb(colour) for colour in COLOURS], dtype=np.float32)
-    if found.regions is not None:
-        rows = np.arange(picture.height) * found.regions.shape[0] // picture.height
-        columns = np.arange(picture.width) * found.regions.shape[1] // picture.width
-        painted = colours[found.regions[rows[:, None], columns] % len(colours)]
+    if found.labels is not None:
+        rows = np.arange(picture.height) * found.labels.shape[0] // picture.height
+        columns = np.arange(picture.width) * found.labels.shape[1] // picture.width
+        painted = colours[found.labels[rows[:, None], columns] % len(colours)]
         mixed = VEIL * painted + (1 - VEIL) * np.asarray(picture, dtype=np.float32)
         picture = Image.fromarray(mixed.astype(np.uint8))
     draw = ImageDraw.Draw(picture)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from ..explanation.figures import Panel, draw_rows
-from ..explanation.model import open_model
 from ..factory import list_models
 from ..plots.style import to_png
+from ..runs.predictor import load_module
 from .cache import Looking, Recent, View
 from .panels import FIRST, Tile, Wish, draw_tiles, model_block, problem_block, ring
 from .samples import sample
@@ -181,6 +181,6 @@ def offered(given: list[str]) -> list[str]:
         (['swin_nano', 'iddwnet_nano'], True)
     """
     for source in given:
-        open_model(source)
+        load_module(source)
     nano = [*FIRST, *(name for name in list_models("*_nano*") if name not in FIRST)]
     return list(dict.fromkeys((*given, *nano)))

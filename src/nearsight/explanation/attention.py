@@ -54,7 +54,7 @@ class Attention:
         patches = chosen[:, :, self.grid.aux :].reshape(*chosen.shape[:2], self.grid.height, self.grid.width)
         which = "" if head is None else f", head {head}"
         titles = tuple(f"layer {self.layer}, {self.token_name(query)}{which}" for query in self.queries)
-        label = "weight" if self.signed else "share of attention"
+        label = "weight" if self.signed else "fraction of attention"
         signed = self.signed and head is not None
         raw = {"weights": self.weights}
         return Maps("attention", patches, titles, self.cell, self.image_size, label, signed, self.marks, raw)
@@ -324,6 +324,6 @@ def as_maps(
     lattice = to_numpy(values[:, :, wanted].unflatten(-1, (layer.grid.height, layer.grid.width)))
     chosen = lattice.mean(axis=1) if head is None else lattice[:, head]
     titles = tuple(f"token {token + 1}" for token in wanted)
-    label = "share of what is gathered" if kind == "aggregate" else "share of what is read"
+    label = "fraction gathered" if kind == "aggregate" else "fraction read"
     raw = {"heads": lattice}
     return Maps(kind, chosen, titles, layer.cell, seen.image_size, label, raw=raw)

@@ -4,7 +4,9 @@ Deletion takes the pixels that a map ranks highest away from an image, insertion
 again (Petsiuk et al., 2018).
 """
 
+import base64
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 from rich import box
@@ -27,56 +28,57 @@ from ..data.open import open_data
 from ..data.samples import BadImage, Split, Target
 from ..interval import Interval
 from ..plots.style import COLOURS, SMALL, SOFT, figure, tidy, to_png, write
+from ..runs.predictor import Predictor, load_module
 from .attention import attention
 from .capture import Capture, capture, evaluating
 from .gradients import grad_cam
 from .maps import Floats, View, view_of
-from .model import Opened
+from .methods import BACKGROUND, check_methods
 from .rollout import dense_rollout, masks_of_boxes, rollout
-from .targets import Targets, predicted_targets
+from .targets import class_confidence, predicted_targets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def curves(
-    opened: Opened,
+    predictor: Predictor,
     view: View,
     number: int,
-    region: Tensor | None,
+    mask: Tensor | None,
     values: Floats,
     steps: int,
     random: np.random.Generator,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How sure a model stays of a class while places are taken away, and becomes while they are put back.
+    """Deletion and insertion: how confident a model stays of a class while pixels go, and becomes while they come back.
 
-    What is taken away becomes the mean colour; what is not yet put back is blurred beyond recognition.
+    A deleted pixel becomes the mean colour; what is not yet inserted is blurred beyond recognition.
 
     Args:
-        opened: The model.
+        predictor: The model.
         view: What it is shown.
         number: The class.
-        region: Of a segmenter: the pixels that it gave this class `[H, W]`; else None.
-        values: The map `[H, W]`; its highest places go first.
+        mask: Of a segmenter: the pixels that it gave this class `[H, W]`; else None.
+        values: The map `[H, W]`; its highest pixels go first.
         steps: In how many steps.
-        random: Decides between places that are equally high.
+        random: Decides between pixels that are equally high.
 
     Returns:
-        Sureness after 0, 1, ... `steps` of them: `[steps + 1]` each.
+        Confidence after 0, 1, ... `steps` of them: `[steps + 1]` each.
     """
-    image = view.normalised(opened.preprocessing)
-    first = order(values, steps, random)  # the step in which each pixel goes
-    after = torch.from_numpy(first)[None, None]
-    shares = torch.arange(steps + 1)[:, None, None, None]
-    gone = after < shares  # [steps + 1, 1, H, W]
-    without = torch.where(gone, torch.zeros_like(image), image)
-    back = torch.where(gone, image, blurred(image))
-    both = confidence(opened, torch.cat((without, back)), number, region)
+    image = view.normalised(predictor.preprocessing)
+    first = torch.from_numpy(order(values, steps, random))[None, None]  # the step in which each pixel goes
+    gone = first < torch.arange(steps + 1)[:, None, None, None]  # [steps + 1, 1, H, W]
+    deleted = torch.where(gone, torch.zeros_like(image), image)
+    inserted = torch.where(gone, image, blurred(image))
+    with torch.no_grad(), evaluating(predictor.model):
+        output = predictor.model(torch.cat((deleted, inserted)))
+    both = class_confidence(output, number, mask)
     return both[: steps + 1], both[steps + 1 :]
 
 
 def order(values: Floats, steps: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """The step from 0 in which each place of a map goes `[H, W]`, the highest first, as many in each."""
+    """The step from 0 in which each pixel of a map goes `[H, W]`, the highest first, as many in each."""
     flat = np.nan_to_num(values, nan=-np.inf).ravel()
     ranked = np.lexsort((random.random(flat.size), -flat))
     step = np.empty(flat.size, dtype=np.int64)
@@ -91,44 +93,27 @@ def blurred(image: Tensor) -> Tensor:
     return gaussian_blur(image, [kernel, kernel], [kernel / 3, kernel / 3])
 
 
-def confidence(opened: Opened, images: Tensor, number: int, region: Tensor | None) -> NDArray[np.float64]:
-    """How sure a model is of a class in each image `[B, 3, H, W]`: `[B]`.
-
-    Of a classifier its probability; of a segmenter its mean probability in the region; of a detector the best score.
-    """
-    with torch.no_grad(), evaluating(opened.model):
-        output: Any = opened.model(images)
-    if not isinstance(output, Tensor):
-        scores = [found["scores"][found["labels"] == number] for found in output]
-        return np.array([float(found.max()) if len(found) else 0.0 for found in scores])
-    chances = F.softmax(output.float(), dim=1)[:, number]
-    if chances.ndim == 3 and region is not None:
-        chances = chances[:, : region.shape[0], : region.shape[1]][:, region].mean(dim=1)
-    return chances.double().cpu().numpy()
-
-
-BACKGROUND = "background"  # a class that is no thing to point at
 PREFERRED = ("test", "val", "train")
 
 
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """An image whose things have known places.
+    """An image with ground truth of where its objects are.
 
     Attributes:
         name: Of the image.
         view: What the model is shown of it.
-        places: Where each class is, by the model's number of it `[H, W]`, in the pixels of the view.
+        masks: Where each class is, by the model's number of it `[H, W]`, in the pixels of the view.
     """
 
     name: str
     view: View
-    places: dict[int, NDArray[np.bool_]]
+    masks: dict[int, NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
 class AnnotatedData:
-    """A split whose things have known places, and the model's number of each of its classes."""
+    """A split with ground truth of where objects are, and the model's number of each of its classes."""
 
     source: str
     split_name: str
@@ -136,48 +121,52 @@ class AnnotatedData:
     numbers: dict[int, int]
 
 
-def open_annotated(source: str, opened: Opened) -> AnnotatedData:
-    """Open data whose things have known places, with classes that the model knows.
+def open_annotated(source: str, predictor: Predictor) -> AnnotatedData:
+    """Open data with ground truth of where objects are, and with classes that the model knows.
 
     Raises:
         ValueError: The data have labels only, or no class that the model knows.
     """
     data = open_data(source)
-    if getattr(data, "task", "classify") == "classify":
-        raise ValueError(
-            f"{source} has no places of objects, so maps can't be compared with them; give data with boxes or masks, "
-            "such as shapes, or a COCO folder."
-        )
     splits = data.splits()
     name = next(name for name in PREFERRED if name in splits)
+    try:
+        labels_only = len(splits[name]) > 0 and isinstance(splits[name].target(0), int)
+    except BadImage:  # of a mask, so there are masks
+        labels_only = False
+    if labels_only:
+        raise ValueError(
+            f"{source} has no boxes or masks of objects, so maps can't be compared with them; give data with such, "
+            "such as shapes, or a COCO folder."
+        )
     numbers = {
-        place: opened.classes.index(kind)
+        place: predictor.classes.index(kind)
         for place, kind in enumerate(data.classes)
-        if kind in opened.classes and kind != BACKGROUND
+        if kind in predictor.classes and kind != BACKGROUND
     }
     if not numbers:
         raise ValueError(
-            f"{opened.name} knows none of the classes of {source} ({', '.join(data.classes[:6])}); give a model "
+            f"{predictor.name} knows none of the classes of {source} ({', '.join(data.classes[:6])}); give a model "
             "that was trained with them."
         )
     return AnnotatedData(source, name, splits[name], numbers)
 
 
-def annotated_images(known: AnnotatedData, opened: Opened, indices: Iterable[int]) -> Iterator[AnnotatedImage]:
-    """The readable images of a split with the places of what the model knows."""
+def annotated_images(known: AnnotatedData, predictor: Predictor, indices: Iterable[int]) -> Iterator[AnnotatedImage]:
+    """The readable images of a split with the masks of the classes that the model knows."""
     for index in indices:
         try:
             image = known.split.read(index)
             target = known.split.target(index)
         except BadImage:
             continue
-        view = view_of(image, opened.preprocessing)
-        places = {
+        view = view_of(image, predictor.preprocessing)
+        masks = {
             known.numbers[kind]: mask_in_view(mask, view)
             for kind, mask in class_masks(target, image).items()
             if kind in known.numbers
         }
-        yield AnnotatedImage(known.split.name(index), view, {kind: mask for kind, mask in places.items() if mask.any()})
+        yield AnnotatedImage(known.split.name(index), view, {kind: mask for kind, mask in masks.items() if mask.any()})
 
 
 def class_masks(target: Target, image: Image.Image) -> dict[int, NDArray[np.bool_]]:
@@ -208,15 +197,15 @@ DRAWS = 2000  # of the bootstrap
 
 @dataclass(frozen=True)
 class MethodScore:
-    """How true the maps of one method are.
+    """How faithful the maps of one method are.
 
     Attributes:
         method: Its name.
-        pointing: Share of maps whose highest place lies on the thing.
-        deletion: Area under the curve of the model's sureness while the highest places are taken away: low is good.
-        insertion: The same while they are put back: high is good.
-        deletion_curve: Mean sureness at each step `[steps + 1]`.
-        insertion_curve: Mean sureness at each step `[steps + 1]`.
+        pointing: Pointing game: fraction of maps whose highest pixel lies on the object.
+        deletion: Area under the curve of the model's confidence while the highest pixels are deleted: low is good.
+        insertion: The same while they are inserted: high is good.
+        deletion_curve: Mean confidence at each step `[steps + 1]`.
+        insertion_curve: Mean confidence at each step `[steps + 1]`.
     """
 
     method: str
@@ -229,15 +218,15 @@ class MethodScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """How true the maps of several methods are.
+    """How faithful the maps of several methods are.
 
     Attributes:
         model: Name of the model.
         source: The data.
         split: Which split of them.
         images: Images that were looked at.
-        cases: Maps of each method: one for each class that the model found in an image where it really is.
-        covered: Mean share of the image that the thing covers: what blind pointing would hit.
+        cases: Maps of each method: one for each class that the model predicts in an image that has it.
+        covered: Mean fraction of the image that the object covers: what blind pointing would hit.
         methods: The scores.
     """
 
@@ -252,65 +241,100 @@ class Scores:
     def __getitem__(self, method: str) -> MethodScore:
         return next(row for row in self.methods if row.method == method)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Values that JSON has."""
+        values = asdict(self)
+        for row in values["methods"]:
+            for key in ("deletion_curve", "insertion_curve"):
+                row[key] = [round(float(value), 5) for value in row[key]]
+        return values
+
+    def figure(self) -> "Figure":
+        """The deletion and insertion curves."""
+        return draw_curves(self)
+
+    def save(self, path: str | os.PathLike[str]) -> list[Path]:
+        """Write `curves.png`, `scores.md` and `scores.json` into a folder."""
+        written = {
+            "curves.png": to_png(draw_curves(self)),
+            "scores.md": to_markdown(self).encode(),
+            "scores.json": (json.dumps(self.to_dict(), indent=1) + "\n").encode(),
+        }
+        for name, content in written.items():
+            write_whole(Path(path) / name, content)
+        return [Path(path) / name for name in written]
+
+    def _repr_html_(self) -> str:
+        encoded = base64.b64encode(to_png(self.figure())).decode()
+        return f'<img alt="deletion and insertion curves" src="data:image/png;base64,{encoded}">'
+
 
 @dataclass(frozen=True)
 class Case:
-    """One class that a model found where it really is, and a map of it for each method `[H, W]`."""
+    """One class that a model predicts in an image that has it, and a map of it for each method `[H, W]`.
+
+    Attributes:
+        number: The class.
+        truth: Where it is `[H, W]`.
+        mask: Where the model predicts it `[H, W]`; None of a model that predicts no places.
+        maps: By method.
+    """
 
     number: int
-    place: NDArray[np.bool_]
-    region: Tensor | None
+    truth: NDArray[np.bool_]
+    mask: Tensor | None
     maps: dict[str, Floats]
 
 
 def score(
-    opened: Opened,
-    source: str,
-    methods: Sequence[str] | None = None,
+    source: str | os.PathLike[str] | Predictor,
+    data: str,
     *,
+    method: str | Sequence[str] = (),
     limit: int = 200,
     steps: int = 10,
     seed: int = 0,
     progress: Callable[[Any], Iterable[Any]] = iter,
 ) -> Scores:
-    """Score the maps of methods on data whose things have known places.
+    """Measure whether the maps of methods are faithful, on data with boxes or masks.
 
-    A classifier is asked about its answer, if that class is in the image; a segmenter or detector about every class
-    that it finds and that is in the image. Intervals come from a bootstrap over images.
+    A classifier is asked about the class that it predicts, if that is in the image; a segmenter or detector about every
+    class that it predicts and that is in the image. Intervals come from a bootstrap over images.
 
     Args:
-        opened: The model.
-        source: Data with boxes or masks.
-        methods: Names of methods; None takes all that fit the model.
+        source: Folder of a run, weight file, or a model's name; or what `load` returned.
+        data: Data with boxes or masks, with classes that the model knows.
+        method: Name of a method, or several; none takes all that fit the model.
         limit: Images at most.
         steps: Steps of the curves.
-        seed: Of random maps, of ties, and of the bootstrap.
+        seed: Of random weights, of random maps, of ties, and of the bootstrap.
         progress: Wraps the numbers of the images, to show how far the work is.
     """
-    chosen = fitting(opened, methods)
-    known = open_annotated(source, opened)
+    given = check_methods([method] if isinstance(method, str) else method, SCORED)
+    predictor = load_module(source, seed)
+    known = open_annotated(data, predictor)
     random = np.random.default_rng(seed)
     indices = np.sort(random.permutation(len(known.split))[:limit])
-    hits: dict[str, list[list[float]]] = {name: [] for name in (*chosen, *BASELINES)}
-    falls: dict[str, list[NDArray]] = {name: [] for name in hits}
-    rises: dict[str, list[NDArray]] = {name: [] for name in hits}
-    owners, covered, seen = [], [], 0
-    for image in annotated_images(known, opened, progress([int(index) for index in indices])):
-        seen += 1
-        for case in cases_of(opened, image, chosen, random):
-            owners.append(seen)
-            covered.append(float(case.place.mean()))
+    hits: dict[str, list[float]] = {}
+    falls: dict[str, list[NDArray]] = {}
+    rises: dict[str, list[NDArray]] = {}
+    owners, covered, images = [], [], 0
+    for image in annotated_images(known, predictor, progress([int(index) for index in indices])):
+        images += 1
+        for case in cases_of(predictor, image, given, random):
+            owners.append(images)
+            covered.append(float(case.truth.mean()))
             for name, values in case.maps.items():
-                hits[name].append([float(case.place[highest(values, random)])])
-                fall, rise = curves(opened, image.view, case.number, case.region, values, steps, random)
-                falls[name].append(fall)
-                rises[name].append(rise)
+                hits.setdefault(name, []).append(float(case.truth[highest(values, random)]))
+                fall, rise = curves(predictor, image.view, case.number, case.mask, values, steps, random)
+                falls.setdefault(name, []).append(fall)
+                rises.setdefault(name, []).append(rise)
     if not owners:
-        raise ValueError(f"{opened.name} finds nothing in {seen} images of {source} that is there; train it first.")
+        raise ValueError(f"{predictor.name} finds nothing in {images} images of {data} that is there; train it first.")
     rows = [
         MethodScore(
             name,
-            fraction_interval(np.array(hits[name])[:, 0], owners, seed),
+            fraction_interval(np.array(hits[name]), owners, seed),
             interval(area(falls[name]), owners, seed),
             interval(area(rises[name]), owners, seed),
             np.mean(falls[name], axis=0).astype(np.float32),
@@ -318,46 +342,38 @@ def score(
         )
         for name in hits
     ]
-    mean = float(np.mean(covered))
-    return Scores(opened.name, source, known.split_name, seen, len(owners), mean, tuple(rows))
+    return Scores(predictor.name, data, known.split_name, images, len(owners), float(np.mean(covered)), tuple(rows))
 
 
-def fitting(opened: Opened, methods: Sequence[str] | None) -> list[str]:
-    """The methods that are asked for, if they fit the model's task."""
-    possible = OF_CLASSIFIERS if opened.task == "classify" else OF_DENSE
-    for name in methods or ():
-        if name not in possible:
-            raise ValueError(f"{name} can't be scored with a model to {opened.task}; use {', '.join(possible)}.")
-    return list(methods or possible)
-
-
-def cases_of(opened: Opened, image: AnnotatedImage, methods: Sequence[str], random: np.random.Generator) -> list[Case]:
-    """The classes that the model finds in an image and that are there, with their maps."""
-    seen = capture(opened.model, image.view.normalised(opened.preprocessing))
-    if opened.task == "classify":
-        number = int(seen.output[0].argmax())
-        if number not in image.places:
-            return []
-        found = [number]
-        made = {name: [map_of_answer(seen, name, number)] for name in methods}
-        regions: list[Tensor | None] = [None]
+def cases_of(
+    predictor: Predictor, image: AnnotatedImage, methods: Sequence[str], random: np.random.Generator
+) -> list[Case]:
+    """The classes that the model predicts in an image that has them, with their maps."""
+    seen = capture(predictor.model, image.view.normalised(predictor.preprocessing))
+    found = predicted_targets(seen.output, image.view.size, threshold=predictor.threshold, only=list(image.masks))
+    possible = OF_CLASSIFIERS if found.masks is None else OF_DENSE
+    if wrong := [name for name in methods if name not in possible]:
+        what = "classes of images" if found.masks is None else "masks or boxes"
+        raise ValueError(f"{predictor.name} predicts {what}, and {wrong[0]} does not fit; use {', '.join(possible)}.")
+    if not found.numbers:
+        return []
+    if found.masks is None:
+        (number,) = found.numbers
+        made = {name: [map_of_prediction(seen, name, number)] for name in methods or possible}
+        masks: list[Tensor | None] = [None]
     else:
-        predicted = predicted_targets(seen.output, 0, image.view.size, sure=opened.threshold, only=list(image.places))
-        if not predicted.numbers:
-            return []
-        found = list(predicted.numbers)
-        made = {name: maps_of_classes(seen, name, predicted) for name in methods}
-        regions = list(predicted.masks)
+        made = {name: maps_of_classes(seen, name, found.masks) for name in methods or possible}
+        masks = list(found.masks)
     cases = []
-    for place, number in enumerate(found):
+    for index, number in enumerate(found.numbers):
         free = {"random": random_map(seen, random), "centre": centre_map(image.view.size)}
-        maps = {name: values[place] for name, values in made.items()} | free
-        cases.append(Case(number, image.places[number], regions[place], maps))
+        maps = {name: values[index] for name, values in made.items()} | free
+        cases.append(Case(number, image.masks[number], masks[index], maps))
     return cases
 
 
-def map_of_answer(seen: Capture, method: str, number: int) -> Floats:
-    """A map of a classifier's answer `[H, W]`."""
+def map_of_prediction(seen: Capture, method: str, number: int) -> Floats:
+    """A map of the class that a classifier predicts `[H, W]`."""
     if method == "rollout":
         return rollout(seen).in_pixels()[0, 0]
     if method == "attention":
@@ -368,13 +384,13 @@ def map_of_answer(seen: Capture, method: str, number: int) -> Floats:
     return grad_cam(seen.model, seen.images, classes=[number]).in_pixels()[0, 0]
 
 
-def maps_of_classes(seen: Capture, method: str, found: Targets) -> list[Floats]:
-    """A map `[H, W]` for each class that a segmenter or detector found."""
-    if method == "prediction":  # what was predicted, as a map: what the roll-out has to add to
-        return [mask.float().cpu().numpy() for mask in found.masks]
-    made = dense_rollout(seen, masks=found.masks[None])
+def maps_of_classes(seen: Capture, method: str, masks: Tensor) -> list[Floats]:
+    """A map `[H, W]` for each class that a segmenter or detector predicts in `masks` `[n, H, W]`."""
+    if method == "prediction":  # the mask itself as a map: what the roll-out has to add to
+        return [mask.float().cpu().numpy() for mask in masks]
+    made = dense_rollout(seen, masks=masks[None])
     if method == "rollout":
-        return [made.overall.in_pixels()[0, 0]] * len(found.numbers)
+        return [made.overall.in_pixels()[0, 0]] * len(masks)
     return list(made.classes.in_pixels()[0])
 
 
@@ -392,7 +408,7 @@ def centre_map(size: tuple[int, int]) -> Floats:
 
 
 def highest(values: Floats, random: np.random.Generator) -> tuple[int, int]:
-    """Row and column of the highest place; one of several as high, such as the pixels of a cell, by lot."""
+    """Row and column of the highest pixel; one of several as high, such as the pixels of a cell, by lot."""
     top = np.flatnonzero(values == np.nanmax(values))
     row, column = divmod(int(random.choice(top)), values.shape[1])
     return row, column
@@ -424,7 +440,7 @@ def fraction_interval(hits: NDArray[np.floating], owners: Sequence[int], seed: i
     """The same for hits and misses `[n]`: none or nothing but hits in few images is no certainty.
 
     A bootstrap draws the same again and again then. What other images would bring is bounded by the exact interval of a
-    binomial share, counting images and not maps.
+    binomial fraction, counting images and not maps.
 
     Example:
         >>> none = fraction_interval(np.zeros(12), [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6], seed=0)
@@ -457,7 +473,7 @@ def scores_table(scores: Scores) -> RenderableType:
         table.add_row(row.method, *cells, style=style)
     caption = Text(
         f"{scores.model} on {scores.source} ({scores.split}): {scores.cases:,} maps in {scores.images:,} images, 95 % "
-        f"intervals over images. The things cover {100 * scores.covered:.1f} % of their images.",
+        f"intervals over images. The objects cover {100 * scores.covered:.1f} % of their images.",
         style="dim italic",
     )
     return Group(table, caption)
@@ -473,12 +489,12 @@ def to_markdown(scores: Scores) -> str:
 
 
 def draw_curves(scores: Scores) -> "Figure":
-    """Mean sureness while places are taken away (left) and put back (right)."""
+    """Mean confidence while the highest pixels are deleted (left) and inserted (right)."""
     page = figure(8.6, 3.6)
     axes = page.subplots(1, 2, sharey=True)
-    titles = ("Highest places taken away", "Highest places put back")
+    titles = ("Deletion: low is good", "Insertion: high is good")
     for place, title in zip(axes, titles, strict=True):
-        tidy(place, title=title, x="share of the image", y="sureness" if place is axes[0] else "")
+        tidy(place, title=title, x="fraction of the pixels, highest first", y="confidence" if place is axes[0] else "")
         place.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     for number, row in enumerate(scores.methods):
         dashed = (0, (4, 3)) if row.method in BASELINES else "solid"
@@ -493,19 +509,3 @@ def draw_curves(scores: Scores) -> "Figure":
     for text in legend.get_texts():
         write(text, SMALL, SOFT)
     return page
-
-
-def write_scores(scores: Scores, folder: Path) -> Path:
-    """Write `curves.png`, `scores.md` and `scores.json`."""
-    rows = asdict(scores)
-    for row, method in zip(rows["methods"], scores.methods, strict=True):
-        for key in ("pointing", "deletion", "insertion"):
-            found: Interval = getattr(method, key)
-            row[key] = {"mean": found.value, "low": found.low, "high": found.high}
-        row["deletion_curve"], row["insertion_curve"] = (
-            [round(float(value), 5) for value in row[key]] for key in ("deletion_curve", "insertion_curve")
-        )
-    write_whole(folder / "curves.png", to_png(draw_curves(scores)))
-    write_whole(folder / "scores.md", to_markdown(scores).encode())
-    write_whole(folder / "scores.json", (json.dumps(rows, indent=1) + "\n").encode())
-    return folder

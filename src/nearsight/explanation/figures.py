@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 SHARES, SIGNED = "inferno", "RdBu_r"  # even steps to the eye; the second has zero in the middle
-VEIL = 0.7  # how opaque a map lies on its picture
+VEIL = 0.7  # how opaque a map lies on its image
 WORTH_SEEING = 0.2  # how much of its most a map must vary by for its scale to start at its least
 LINE_LENGTH = 36  # characters of a title in a line
 MARK = "#3ddc84"  # of the place a map is about: seen on every colour of both scales
@@ -29,39 +29,39 @@ MARK = "#3ddc84"  # of the place a map is about: seen on every colour of both sc
 
 @dataclass(frozen=True)
 class Panel:
-    """A picture, and what lies on it.
+    """A image, and what lies on it.
 
     Attributes:
         title: Above it.
-        picture: What the model saw, in any resolution; None for an empty panel.
+        image: What the model saw, in any resolution; None for an empty panel.
         size: Height and width in pixels of what the model saw: the coordinates of everything else.
         values: A map `[rows, columns]`, or none.
         cell: Height and width of its cells in pixels.
         label: What its numbers are.
         signed: Whether zero is in the middle of its scale.
         marks: Pixels (x, y) to be marked.
-        regions: Class numbers `[H, W]` to be laid over it, or none; -1 is nothing.
+        labels: Class numbers `[H, W]` to be laid over it, or none; -1 is nothing.
         boxes: Boxes (x1, y1, x2, y2) with the number of their class.
     """
 
     title: str
-    picture: Image.Image | None
+    image: Image.Image | None
     size: tuple[int, int]
     values: Floats | None = None
     cell: tuple[int, int] = (1, 1)
     label: str = ""
     signed: bool = False
     marks: tuple[Place, ...] = ()
-    regions: NDArray[np.int64] | None = None
+    labels: NDArray[np.int64] | None = None
     boxes: tuple[tuple[tuple[float, float, float, float], int], ...] = ()
 
 
-def panels_of(maps: Maps, picture: Image.Image, image: int = 0) -> list[Panel]:
+def panels_of(maps: Maps, image: Image.Image, index: int = 0) -> list[Panel]:
     """A panel for each map of one image; where each map is about a place of its own, that is marked."""
     rest: dict[str, Any] = {"cell": maps.cell, "label": maps.label, "signed": maps.signed}
     marks = [(mark,) for mark in maps.marks] if len(maps.marks) == len(maps.titles) else [maps.marks] * len(maps.titles)
-    rows = zip(maps.titles, maps.values[image], marks, strict=True)
-    return [Panel(title, picture, maps.image_size, values, marks=own, **rest) for title, values, own in rows]
+    rows = zip(maps.titles, maps.values[index], marks, strict=True)
+    return [Panel(title, image, maps.image_size, values, marks=own, **rest) for title, values, own in rows]
 
 
 def draw_panel(axes: "Axes", panel: Panel) -> None:
@@ -72,13 +72,13 @@ def draw_panel(axes: "Axes", panel: Panel) -> None:
     axes.set(xticks=[], yticks=[])
     if panel.title:
         write(axes.set_title(textwrap.fill(panel.title, LINE_LENGTH), loc="left", pad=5), SMALL)
-    if panel.picture is None:
+    if panel.image is None:
         for spine in axes.spines.values():
             spine.set_visible(False)  # not the whole axes: the name of the row may stand beside it
         return
-    lay_picture(axes, panel.picture, panel.size, faded=panel.values is not None or panel.regions is not None)
-    if panel.regions is not None:
-        lay_regions(axes, panel.regions, panel.size)
+    lay_image(axes, panel.image, panel.size, faded=panel.values is not None or panel.labels is not None)
+    if panel.labels is not None:
+        lay_labels(axes, panel.labels, panel.size)
     if panel.values is not None:
         lay_map(axes, panel)
     for (left, top, right, bottom), number in panel.boxes:
@@ -88,12 +88,12 @@ def draw_panel(axes: "Axes", panel: Panel) -> None:
     axes.set(xlim=(0, width), ylim=(height, 0), aspect="equal")
 
 
-def lay_picture(axes: "Axes", picture: Image.Image, size: tuple[int, int], faded: bool) -> None:
-    """The picture, in grey if something comes on top of it."""
-    pixels = np.asarray(picture.convert("L") if faded else picture.convert("RGB"))
+def lay_image(axes: "Axes", image: Image.Image, size: tuple[int, int], faded: bool) -> None:
+    """The image, in grey if something comes on top of it."""
+    pixels = np.asarray(image.convert("L") if faded else image.convert("RGB"))
     look: dict[str, Any] = {"cmap": "gray", "vmin": -40, "vmax": 295} if faded else {}
     # Few pixels are shown as they are: smoothing would invent what the model did not see.
-    few = max(picture.size) < 128
+    few = max(image.size) < 128
     extent = (0, size[1], size[0], 0)
     axes.imshow(pixels, extent=extent, interpolation="nearest" if few else "antialiased", **look)
 
@@ -110,7 +110,7 @@ def lay_map(axes: "Axes", panel: Panel) -> None:
     shown = np.ma.masked_invalid(values)
     look: dict[str, Any] = {"cmap": SIGNED if panel.signed else SHARES, "vmin": low, "vmax": high}
     axes.imshow(shown, extent=extent, interpolation="nearest", alpha=VEIL, **look)
-    lay_scale(axes, low, high, look["cmap"])
+    lay_scale(axes, low, high, look["cmap"], "" if panel.signed else panel.label)
 
 
 def limits(values: NDArray[np.floating], signed: bool) -> tuple[float, float]:
@@ -124,8 +124,8 @@ def limits(values: NDArray[np.floating], signed: bool) -> tuple[float, float]:
     return (least if most - least >= WORTH_SEEING * most else 0.0), most
 
 
-def lay_scale(axes: "Axes", low: float, high: float, colours: str) -> None:
-    """A thin scale below the panel, on grey and under the same veil as the map, so that colours are the same."""
+def lay_scale(axes: "Axes", low: float, high: float, colours: str, label: str) -> None:
+    """A thin scale below the panel with what its numbers are, on grey and under the veil of the map: equal colours."""
     bar = axes.inset_axes((0.0, -0.075, 1.0, 0.035))
     ramp = np.linspace(low, high, 256)[None]
     bar.imshow(np.full((1, 1, 3), 0.5), extent=(low, high, 0, 1), aspect="auto")
@@ -135,8 +135,10 @@ def lay_scale(axes: "Axes", low: float, high: float, colours: str) -> None:
     bar.set_yticks([])
     bar.tick_params(length=0, pad=2)
     sides = ("left", "center", "right") if len(ticks) == 3 else ("left", "right")
-    for label, side in zip(bar.get_xticklabels(), sides, strict=True):
-        write(label, SMALL - 1.5, SOFT, ha=side)
+    for tick, side in zip(bar.get_xticklabels(), sides, strict=True):
+        write(tick, SMALL - 1.5, SOFT, ha=side)
+    caption = bar.annotate(label, (0.5, 0), (0, -2), bar.transAxes, "offset points", ha="center", va="top")
+    write(caption, SMALL - 1.5, SOFT)
     for spine in bar.spines.values():
         spine.set_visible(False)
 
@@ -158,12 +160,12 @@ def lay_marks(axes: "Axes", marks: Sequence[Place]) -> None:
         axes.plot(x, y, "o", markersize=9, markerfacecolor="none", markeredgecolor=MARK, markeredgewidth=1.4)
 
 
-def lay_regions(axes: "Axes", regions: NDArray[np.int64], size: tuple[int, int]) -> None:
+def lay_labels(axes: "Axes", labels: NDArray[np.int64], size: tuple[int, int]) -> None:
     """Class numbers as colours; -1 is nothing."""
     from matplotlib.colors import to_rgba
 
     table = np.array([to_rgba(colour, VEIL) for colour in COLOURS])
-    colours = np.where(regions[..., None] < 0, np.zeros(4), table[regions % len(COLOURS)])
+    colours = np.where(labels[..., None] < 0, np.zeros(4), table[labels % len(COLOURS)])
     axes.imshow(colours, extent=(0, size[1], size[0], 0), interpolation="nearest")
 
 
@@ -186,13 +188,19 @@ WARNING = COLOURS[1]
 
 
 def draw_rows(
-    rows: Sequence[Sequence[Panel]], *, title: str = "", names: Sequence[str] = (), note: str = ""
+    rows: Sequence[Sequence[Panel]],
+    *,
+    title: str = "",
+    subtitle: str = "",
+    names: Sequence[str] = (),
+    note: str = "",
 ) -> "Figure":
     """Panels in rows.
 
     Args:
         rows: The panels; a single row of many without a name is broken into lines.
         title: Above everything.
+        subtitle: Below the title.
         names: What each row is, at its left.
         note: A warning below everything.
     """
@@ -203,7 +211,8 @@ def draw_rows(
     height, width = next(panel.size for row in rows for panel in row)
     scale = SIDE / max(height, width)
     lines = 0.62 * len(rows)
-    page = figure(across * (width * scale + 0.2) + (0.35 if names else 0.1), len(rows) * height * scale + lines + 0.75)
+    high = len(rows) * height * scale + lines + (0.95 if subtitle else 0.75)
+    page = figure(across * (width * scale + 0.2) + (0.35 if names else 0.1), high)
     grid = page.subplots(len(rows), across, squeeze=False)
     for place, (line, row) in enumerate(zip(grid, rows, strict=True)):
         for axes in line[len(row) :]:
@@ -212,53 +221,66 @@ def draw_rows(
             draw_panel(axes, panel)
         if names:
             write(line[0].set_ylabel(abbreviate(names[place], 28)), LABEL, INK)
-    finish(page, title, note)
+    finish(page, title, subtitle, note)
     return page
 
 
-def finish(page: "Figure", title: str, note: str) -> None:
-    """The title above a figure and the warning below it."""
+def finish(page: "Figure", title: str, subtitle: str, note: str) -> None:
+    """The title above a figure, what the model predicts below that, and the warning at the bottom."""
+    from matplotlib.text import Annotation
+
     width = page.get_figwidth()
     if title:
-        write(page.suptitle(textwrap.fill(title, int(8.5 * width)), x=0.012, ha="left"), TITLE, weight="bold")
+        lines = textwrap.fill(title, int(8.5 * width))
+        second = textwrap.fill(subtitle, int(12 * width))
+        room = "\n" * (1 + second.count("\n")) if subtitle else ""  # lines that the second text is laid into
+        first = write(page.suptitle(lines + room, x=0.012, ha="left"), TITLE, weight="bold")
+        if subtitle:
+            below = Annotation(second, (0, 0), xycoords=first, va="bottom", annotation_clip=False)
+            below.set_in_layout(False)
+            page.add_artist(write(below, LABEL, SOFT))
     if note:
         write(page.supxlabel(textwrap.fill(note, int(13 * width)), x=0.012, ha="left"), SMALL, WARNING)
 
 
-def draw_maps(maps: Maps, picture: Image.Image, *, image: int = 0, title: str = "", note: str = "") -> "Figure":
-    """The picture, and beside it the maps of one image laid over it.
+def draw_maps(
+    maps: Maps, image: Image.Image, *, index: int = 0, title: str = "", subtitle: str = "", note: str = ""
+) -> "Figure":
+    """The image, and beside it the maps of one image laid over it.
 
     Args:
         maps: What a method returned.
-        picture: What the model saw, in any resolution.
-        image: Which image of the batch.
-        title: Above everything.
+        image: What the model saw, in any resolution.
+        index: Which image of the batch.
+        title: Above everything; by default what the numbers are.
+        subtitle: Below the title.
         note: A warning below everything.
 
     Example:
-        >>> maps = Maps("demo", np.eye(4, dtype=np.float32)[None, None], ("a",), (8, 8), (32, 32), "share")
+        >>> maps = Maps("demo", np.eye(4, dtype=np.float32)[None, None], ("a",), (8, 8), (32, 32), "fraction")
         >>> len(draw_maps(maps, Image.new("RGB", (32, 32))).axes)
         2
     """
-    seen = Panel("input", picture, maps.image_size, marks=maps.marks)
-    label = maps.label if title == "" else f"{title}: {maps.label}"
-    shown = panels_of(maps, picture, image)
+    seen = Panel("input", image, maps.image_size, marks=maps.marks)
+    shown = panels_of(maps, image, index)
     if maps.cell == (1, 1):  # a mark would hide the few pixels that matter
         shown = [replace(panel, marks=()) for panel in shown]
-    return draw_rows([[seen, *shown]], title=label, note=note)
+    return draw_rows([[seen, *shown]], title=title or maps.label, subtitle=subtitle, note=note)
 
 
-def draw_global_tokens(found: GlobalTokens, picture: Image.Image, *, image: int = 0, note: str = "") -> "Figure":
-    """What global tokens gather (first row) and who reads them (second row), as in LightViT's Figure 4."""
+def draw_global_tokens(
+    found: GlobalTokens, image: Image.Image, *, index: int = 0, subtitle: str = "", note: str = ""
+) -> "Figure":
+    """What global tokens gather (first row) and which patches read them (second row), as in LightViT's Figure 4."""
     most = ACROSS + 2
     rows = []
     for maps, about in zip(found, ("input", ""), strict=True):
-        seen = Panel(about, picture if about else None, maps.image_size)
-        rows.append([seen, *panels_of(maps, picture, image)[:most]])
+        seen = Panel(about, image if about else None, maps.image_size)
+        rows.append([seen, *panels_of(maps, image, index)[:most]])
     count = len(found.aggregate.titles)
     shown = f" ({most} of {count})" if count > most else ""
-    title = f"Global tokens{shown}: what they gather, and who reads them"
-    return draw_rows(rows, title=title, names=("aggregate", "broadcast"), note=note)
+    title = f"Global tokens{shown}: patches that each gathers from, and patches that read it"
+    return draw_rows(rows, title=title, subtitle=subtitle, names=("aggregate", "broadcast"), note=note)
 
 
 @dataclass(frozen=True)
@@ -267,32 +289,35 @@ class DenseRow:
 
     Attributes:
         name: The model.
-        picture: What it saw.
+        image: What it saw.
         prediction: A panel that shows what it predicted.
         legend: Names of the predicted classes with the numbers of their colours.
         found: The maps.
+        confidences: Of the classes of the maps.
     """
 
     name: str
-    picture: Image.Image
+    image: Image.Image
     prediction: Panel
     legend: tuple[tuple[str, int], ...]
     found: DenseRollout
+    confidences: tuple[float, ...]
 
 
-def draw_dense(rows: Sequence[DenseRow], *, image: int = 0, note: str = "") -> "Figure":
+def draw_dense(rows: Sequence[DenseRow], *, index: int = 0, subtitle: str = "", note: str = "") -> "Figure":
     """Input, prediction, global map and a map for each class; a row for each model, as in LIFE's Figures 5 and 6."""
     titles = list(dict.fromkeys(title for row in rows for title in row.found.classes.titles))[: ACROSS + 2]
     lines = []
     for row in rows:
         shown = row.found.shown()
-        by_title = dict(zip(shown.titles, panels_of(shown, row.picture, image), strict=True))
+        panels = zip(shown.titles, panels_of(shown, row.image, index), row.confidences, strict=True)
+        by_title = {title: replace(panel, title=f"{title}, {100 * sure:.0f} %") for title, panel, sure in panels}
         absent = Panel("", None, shown.image_size)
-        seen = Panel("input", row.picture, shown.image_size)
-        overall = panels_of(row.found.overall, row.picture, image)
+        seen = Panel("input", row.image, shown.image_size)
+        overall = panels_of(row.found.overall, row.image, index)
         lines.append([seen, row.prediction, *overall, *(by_title.get(title, absent) for title in titles)])
-    title = "Dense attention roll-out: what each class looks at beyond what all do"
-    page = draw_rows(lines, title=title, names=[row.name for row in rows], note=note)
+    title = "Dense attention roll-out: what each predicted class attends to beyond the global content"
+    page = draw_rows(lines, title=title, subtitle=subtitle, names=[row.name for row in rows], note=note)
     across = max(map(len, lines))
     for place, row in enumerate(rows):
         name_classes(page.axes[place * across + 1], row.legend)
@@ -300,34 +325,34 @@ def draw_dense(rows: Sequence[DenseRow], *, image: int = 0, note: str = "") -> "
 
 
 def draw_sampling(
-    found: SamplingPoints, picture: Image.Image, *, image: int = 0, title: str = "Sampling points", note: str = ""
+    found: SamplingPoints, image: Image.Image, *, index: int = 0, subtitle: str = "", note: str = ""
 ) -> "Figure":
     """Where chosen tokens of the last stage look: their squares in green, their points in red, as in LIT's Figure 2."""
     from matplotlib.patches import Rectangle
 
     height, width = found.image_size
     scale = 4.2 / max(height, width)
-    page = figure(width * scale + 0.3, height * scale + 0.75)
+    page = figure(width * scale + 0.3, height * scale + (1.15 if subtitle else 0.75))
     axes = page.add_subplot()
     axes.set(xticks=[], yticks=[])
-    lay_picture(axes, picture, found.image_size, faded=True)
+    lay_image(axes, image, found.image_size, faded=True)
     edge = {"fill": False, "edgecolor": "#17b978", "linewidth": 1.6}
-    for square, points, inside in zip(found.squares, found.points[image], found.inside[image], strict=True):
+    for square, points, inside in zip(found.squares, found.points[index], found.inside[index], strict=True):
         left, top, right, bottom = map(float, square)
         axes.add_patch(Rectangle((left, top), right - left, bottom - top, **edge))  # type: ignore[arg-type]
         axes.plot(*points[inside].T, "o", markersize=2.6, color="#e4002b", markeredgewidth=0)
     axes.set(xlim=(0, width), ylim=(height, 0), aspect="equal")
     for spine in axes.spines.values():
         spine.set(color=LINE, linewidth=0.8)
-    finish(page, title, note)
+    finish(page, "Sampling points of last-stage tokens", subtitle, note)
     return page
 
 
-def draw_grids(found: ProbabilityGrids, *, most: int = 8, note: str = "") -> "Figure":
-    """Mean attention of one place, a row for each layer and a column for each head, as in LIT's Figure 3."""
+def draw_grids(found: ProbabilityGrids, *, most: int = 8, model: str = "", note: str = "") -> "Figure":
+    """Mean attention of one position, a row for each layer and a column for each head, as in LIT's Figure 3."""
     rows = len(found.layers)
     across = min(most, max(len(layer.heads) for layer in found.layers))
-    page = figure(0.95 * across + 0.8, 1.0 * rows + 1.0)
+    page = figure(0.95 * across + 0.8, 1.0 * rows + 1.3)
     grid = page.subplots(rows, across, squeeze=False)
     for line, layer in zip(grid, found.layers, strict=True):
         for head, axes in enumerate(line):
@@ -335,8 +360,9 @@ def draw_grids(found: ProbabilityGrids, *, most: int = 8, note: str = "") -> "Fi
         write(line[0].set_ylabel(layer.layer, rotation=0, ha="right", va="center", labelpad=6), SMALL, INK)
     heads = max(len(layer.heads) for layer in found.layers)
     shown = f", {across} of {heads} heads" if heads > across else ""
-    title = f"Attention of the marked place, mean of {found.images:,} images{shown}"
-    finish(page, title, note)
+    title = f"Mean attention of {model}" if model else "Mean attention"
+    many = f"of the marked position over {found.images:,} image{'s' * (found.images != 1)}, by layer and head{shown}"
+    finish(page, title, many, note)
     return page
 
 
@@ -360,16 +386,16 @@ def draw_grid(axes: "Axes", layer: ProbabilityGrid, head: int) -> None:
 
 
 def draw_kernels(
-    found: Kernels, picture: Image.Image, *, image: int = 0, groups: int = 8, title: str = "", note: str = ""
+    found: Kernels, image: Image.Image, *, index: int = 0, groups: int = 8, subtitle: str = "", note: str = ""
 ) -> "Figure":
-    """The picture with the places, and the kernels of some groups of channels there: a row for each place."""
-    weights = found.weights[image, :, :]  # [groups, places, side, side]
+    """The image with the positions, and the kernels of some groups of channels there: a row for each position."""
+    weights = found.weights[index]  # [groups, places, side, side]
     chosen = np.linspace(0, len(weights) - 1, min(groups, len(weights))).round().astype(int)
     places = len(found.places)
-    page = figure(2.3 + 1.05 * len(chosen), max(2.3, 1.12 * places) + 0.8)
+    page = figure(2.3 + 1.05 * len(chosen), max(2.3, 1.12 * places) + (1.0 if subtitle else 0.8))
     grid = page.add_gridspec(places, 1 + len(chosen), width_ratios=[2.2, *[1] * len(chosen)])
     seen = page.add_subplot(grid[:, 0])
-    draw_panel(seen, Panel("input", picture, found.image_size))
+    draw_panel(seen, Panel("input", image, found.image_size))
     lay_marks(seen, found.places)
     for place, (x, y) in enumerate(found.places):
         write(seen.annotate(str(place + 1), (x, y), (7, 5), textcoords="offset points"), SMALL, "white", weight="bold")
@@ -380,9 +406,9 @@ def draw_kernels(
                 write(axes.set_title(f"group {group + 1}", loc="left", pad=4), SMALL - 1, SOFT)
             if column == 0:
                 write(axes.set_ylabel(str(place + 1), rotation=0, ha="right", va="center"), LABEL, INK)
-    kinds = {"per image": "predicted for this image", "predicted": "predicted at each place", "static": "learned"}
+    kinds = {"per image": "predicted for this image", "predicted": "predicted at each position", "static": "learned"}
     about = kinds.get(found.kind, found.kind)
-    finish(page, title or f"Kernels of layer {found.layer}, {about}", note)
+    finish(page, f"Kernels of layer {found.layer}, {about}", subtitle, note)
     return page
 
 

@@ -70,7 +70,7 @@ def grad_cam(
     values = np.maximum(values, 0)[:, None].astype(np.float32)
     titles = (f"Grad-CAM, layer {chosen.name}",)
     raw: dict[str, Any] = {"classes": np.array(answers)}
-    return Maps("grad-cam", values, titles, chosen.cell, seen.image_size, "speaks for the class", raw=raw)
+    return Maps("grad-cam", values, titles, chosen.cell, seen.image_size, "gradient-weighted activation", raw=raw)
 
 
 def target_layer(seen: Capture, layer: Layer) -> nn.Module:
@@ -135,7 +135,7 @@ def receptive_field(
         raise ValueError(f"The token at ({x:g}, {y:g}) behind layer {chosen.name} depends on no pixel of an image.")
     values = to_numpy(strength / total)
     title = f"layer {chosen.name} at ({x:g}, {y:g})"
-    label, raw = "share of the dependence", {"mean": values.mean(axis=(0, 1))}
+    label, raw = "fraction of the gradient", {"mean": values.mean(axis=(0, 1))}
     return Maps("receptive-field", values, (title,), (1, 1), seen.image_size, label, marks=((x, y),), raw=raw)
 
 

@@ -37,7 +37,7 @@ class Maps:
         raw: Further arrays, to be stored beside the values.
 
     Example:
-        >>> maps = Maps("demo", np.eye(2, dtype=np.float32)[None, None], ("a",), (3, 3), (5, 6), "share")
+        >>> maps = Maps("demo", np.eye(2, dtype=np.float32)[None, None], ("a",), (3, 3), (5, 6), "fraction")
         >>> maps.in_pixels()[0].shape
         (1, 5, 6)
     """
@@ -80,12 +80,12 @@ class View:
 
     Attributes:
         pixels: What the model is shown, bytes `[3, H, W]`.
-        picture: The same part for people, in at least as much detail.
+        image: The same part for people, in at least as much detail.
         box: The part: left, top, right, bottom in pixels of the image.
     """
 
     pixels: Tensor
-    picture: Image.Image
+    image: Image.Image
     box: tuple[float, float, float, float]
 
     @property

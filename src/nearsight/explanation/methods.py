@@ -1,174 +1,496 @@
-"""The methods by name: from an opened model and a view of an image to a figure and arrays."""
+"""`explain`: what a model looks at, by one of the methods, as figures and the numbers behind them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+import base64
+import html
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .attention import attention, global_tokens
-from .capture import capture
-from .faithfulness import BACKGROUND
-from .figures import DenseRow, Panel, draw_dense, draw_global_tokens, draw_kernels, draw_maps, draw_sampling
+from ..atomic import write_whole
+from ..data.samples import BadImage, Split
+from ..plots.style import to_png
+from ..runs.images import GivenImages, gather
+from ..runs.predictor import Predictor, load_module
+from .attention import attention, global_tokens, probability_grids, to_places
+from .capture import Capture, capture
+from .figures import (
+    DenseRow,
+    Panel,
+    draw_dense,
+    draw_global_tokens,
+    draw_grids,
+    draw_kernels,
+    draw_maps,
+    draw_sampling,
+)
 from .gradients import grad_cam, receptive_field
 from .kernels import kernels, sampling_points
-from .maps import Place, View
-from .model import Opened
+from .maps import Place, View, view_of
 from .rollout import dense_rollout, rollout
-from .targets import predicted_targets
+from .targets import Targets, predicted_targets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+BACKGROUND = "background"  # a class that is nothing to look at
+Fusion = Literal["mean", "max", "min"]
 
-@dataclass(frozen=True)
-class Wishes:
-    """What a user asks of a method.
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What a model looks at, by one method.
 
     Attributes:
-        layer: Number or name of the layer; None takes the method's own choice.
-        head: Which head; None takes their mean.
-        at: Pixels (x, y) of what the model is shown; none takes the method's own choice.
-        classes: Numbers of the classes asked about; none takes the model's answers.
-        fusion: How roll-out makes one of all heads.
-        discard: Share of the smallest weights that roll-out leaves out.
-        beside: Other models for the rows of a figure of dense roll-out.
+        method: Its name.
+        model: Name of the model.
+        image: Name of the image; of a method over many images how many they are.
+        prediction: The classes that the model predicts, with its confidence.
+        maps: What the method found: `Maps`, or the method's own type.
+        arrays: The numbers as arrays, as the `.npz` file holds them.
     """
 
-    layer: str | None = None
+    method: str
+    model: str
+    image: str
+    prediction: tuple[tuple[str, float], ...]
+    maps: Any = field(repr=False)
+    arrays: dict[str, NDArray] = field(repr=False)
+    draw: "Callable[[], Figure]" = field(repr=False)
+
+    def figure(self) -> "Figure":
+        """A new figure of it, by matplotlib."""
+        return self.draw()
+
+    def save(self, path: str | os.PathLike[str]) -> list[Path]:
+        """Write the figure (`.png`) and the numbers (`.npz`); one of them alone where the path ends with it.
+
+        Returns:
+            What was written.
+        """
+        path = Path(path)
+        kinds = (path.suffix,) if path.suffix in WRITERS else tuple(WRITERS)
+        stem = path.with_suffix("") if path.suffix in WRITERS else path
+        files = [stem.with_name(stem.name + kind) for kind in kinds]
+        for file, kind in zip(files, kinds, strict=True):
+            write_whole(file, WRITERS[kind](self))
+        return files
+
+    def to_dict(self) -> dict[str, Any]:
+        """Values that JSON has; arrays as nested lists."""
+        predicted = [{"class": name, "confidence": round(value, 6)} for name, value in self.prediction]
+        arrays = {name: values.tolist() for name, values in self.arrays.items()}
+        about = {"method": self.method, "model": self.model, "image": self.image}
+        return {**about, "prediction": predicted, "arrays": arrays}
+
+    def _repr_html_(self) -> str:
+        encoded = base64.b64encode(to_png(self.figure())).decode()
+        words = html.escape(f"{self.method} of {self.model}: {self.image}", quote=True)
+        return f'<img alt="{words}" src="data:image/png;base64,{encoded}">'
+
+
+def to_npz(made: Explanation) -> bytes:
+    """The bytes of the `.npz` file."""
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **made.arrays)  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+WRITERS: dict[str, Callable[[Explanation], bytes]] = {".npz": to_npz, ".png": lambda made: to_png(made.figure())}
+
+
+@dataclass(frozen=True)
+class Explanations(Sequence[Explanation]):
+    """Explanations of one or more images.
+
+    Attributes:
+        items: One for each image and method, image by image.
+        skipped: Images that can't be read, with the reason.
+    """
+
+    items: tuple[Explanation, ...]
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.items[index]
+
+    def save(self, path: str | os.PathLike[str]) -> list[Path]:
+        """Write figures and numbers into a folder."""
+        named = zip(self.items, file_names(self.items), strict=True)
+        return [file for made, name in named for file in made.save(Path(path) / name)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Values that JSON has."""
+        return {"explanations": [made.to_dict() for made in self.items], "skipped": dict(self.skipped)}
+
+    def _repr_html_(self) -> str:
+        return "\n".join(made._repr_html_() for made in self.items)
+
+
+def file_names(items: Iterable[Explanation], taken: set[str] | None = None) -> Iterator[str]:
+    """A name for the files of each: that of the image and method, with a number where two would be the same."""
+    taken = set() if taken is None else taken
+    for made in items:
+        stem = made.method if made.method == OVER_MANY else f"{Path(made.image).stem}-{made.method}"
+        name, number = stem, 2
+        while name in taken:
+            name, number = f"{stem}-{number}", number + 1
+        taken.add(name)
+        yield name
+
+
+def explain(
+    source: str | os.PathLike[str] | Predictor,
+    images: Any,
+    *,
+    method: str | Sequence[str] = "rollout",
+    layer: int | str | None = None,
+    head: int | None = None,
+    at: Place | Sequence[Place] = (),
+    classes: str | int | Sequence[str | int] = (),
+    beside: Sequence[str | os.PathLike[str] | Predictor] = (),
+    fusion: Fusion = "mean",
+    discard: float = 0.0,
+    size: int | None = None,
+    seed: int = 0,
+) -> Explanations:
+    """Show what a model looks at.
+
+    Args:
+        source: Folder of a run, weight file, or a model's name, which has random weights; or what `load` returned.
+        images: Paths of images or of folders of images, Pillow images, arrays `[H, W, 3]`, tensors `[3, H, W]`; one or
+            several.
+        method: Name of a method of `METHODS`, or `probability-grids`, which is one figure of all images; or several.
+        layer: Number of the layer from 0, -1 the last, or `stage.block` such as `3.2`; None takes the method's choice.
+        head: One head, from 0; None takes the mean of all.
+        at: Pixel (x, y) of the image that is asked about, or several; none takes the method's choice.
+        classes: Classes by name or number; none takes what the model predicts.
+        beside: `dense-rollout`: other models, in rows below.
+        fusion: Roll-out: how heads become one.
+        discard: Roll-out: fraction of the smallest weights that is left out.
+        size: Show the whole image with this shorter side; None: as in evaluation.
+        seed: Of random weights.
+
+    Returns:
+        An explanation for each image and method. Images that can't be read are left out and named in `skipped`.
+
+    Raises:
+        ValueError: The method does not fit the model, there is nothing to show, or no image can be read.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> file = Path(tempfile.mkdtemp()) / "grey.png"
+        >>> Image.new("RGB", (48, 32), "grey").save(file)
+        >>> found = explain("deit_nano", file, method="attention", layer="1.2")
+        >>> found[0].method, found[0].maps.values.shape
+        ('attention', (1, 1, 8, 8))
+        >>> [path.name for path in found.save(file.parent)]
+        ['grey-attention.npz', 'grey-attention.png']
+    """
+    skipped: dict[str, str] = {}
+    made = tuple(
+        each_explanation(
+            source,
+            images,
+            method=method,
+            layer=layer,
+            head=head,
+            at=at,
+            classes=classes,
+            beside=beside,
+            fusion=fusion,
+            discard=discard,
+            size=size,
+            seed=seed,
+            skip=skipped.__setitem__,
+        )
+    )
+    return Explanations(made, skipped)
+
+
+def each_explanation(
+    source: str | os.PathLike[str] | Predictor,
+    images: Any,
+    *,
+    method: str | Sequence[str] = "rollout",
+    layer: int | str | None = None,
+    head: int | None = None,
+    at: Place | Sequence[Place] = (),
+    classes: str | int | Sequence[str | int] = (),
+    beside: Sequence[str | os.PathLike[str] | Predictor] = (),
+    fusion: Fusion = "mean",
+    discard: float = 0.0,
+    size: int | None = None,
+    seed: int = 0,
+    skip: Callable[[str, str], None] = lambda image, reason: None,
+    progress: Callable[[Sequence[int]], Iterable[int]] = iter,
+) -> Iterator[Explanation]:
+    """What `explain` returns, one after the other, so that memory does not grow with the images.
+
+    Args:
+        skip: Is told of each image that can't be read, and why.
+        progress: Wraps the images, to show how far the work is.
+    """
+    methods = check_methods([method] if isinstance(method, str) else method, [*METHODS, OVER_MANY])
+    predictor = load_module(source, seed)
+    named = [classes] if isinstance(classes, (str, int)) else classes
+    options = Options(
+        layer,
+        head,
+        (),
+        tuple(predictor.class_number(str(name)) for name in named),
+        fusion,
+        discard,
+        tuple(load_module(other, seed) for other in beside),
+    )
+    places = to_places(at) if at else []
+    if OVER_MANY in methods and len(places) > 1:
+        raise ValueError(f"{OVER_MANY} shows the attention of one position; give --at once.")
+    gathered = gather(images)
+    given = gathered if isinstance(gathered, Split) else GivenImages(list(gathered))
+    read = 0
+    single = [name for name in methods if name != OVER_MANY]
+    for name, view in read_views(predictor, given, progress(range(len(given))) if single else (), size, skip):
+        read += 1
+        asked = replace(options, at=tuple(view.locate(x, y) for x, y in places))
+        seen = capture(predictor.model, view.normalised(predictor.preprocessing))
+        look = Look(predictor, view, seen, predicted_targets(seen.output, view.size, threshold=predictor.threshold))
+        for chosen in single:
+            maps, arrays, draw = METHODS[chosen](look, asked)
+            yield Explanation(chosen, predictor.name, name, look.prediction, maps, arrays, draw)
+    if OVER_MANY in methods:
+        again = skip if not single else lambda image, reason: None  # was told already
+        views = read_views(predictor, given, progress(range(len(given))), size, again)
+        first = next(views, None)
+        if first is not None:
+            read += 1
+            yield explain_grids(predictor, first[1], (view for _, view in views), places)
+    if not read:
+        raise ValueError(f"No image can be read: {len(given):,} of {len(given):,} are unreadable.")
+
+
+def check_methods(given: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The methods that are asked for, each once, if they are known."""
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ValueError(f"No method {name!r} is known; {hint}There are: {', '.join(known)}.")
+    return list(dict.fromkeys(given))
+
+
+def read_views(
+    predictor: Predictor,
+    images: Split,
+    indices: Iterable[int],
+    size: int | None,
+    skip: Callable[[str, str], None],
+) -> Iterator[tuple[str, View]]:
+    """The images that can be read, as the model is shown them."""
+    for index in indices:
+        try:
+            image = images.read(index)
+        except BadImage as bad:
+            skip(images.name(index), bad.reason)
+            continue
+        yield images.name(index), view_of(image, predictor.preprocessing, size)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of a method; see `explain`. Positions are pixels (x, y) of what the model is shown."""
+
+    layer: int | str | None = None
     head: int | None = None
     at: tuple[Place, ...] = ()
     classes: tuple[int, ...] = ()
-    fusion: Literal["mean", "max", "min"] = "mean"
+    fusion: Fusion = "mean"
     discard: float = 0.0
-    beside: tuple[Opened, ...] = ()
+    beside: tuple[Predictor, ...] = ()
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """A figure and the numbers behind it."""
+class Look:
+    """A model's look at one image: what it was shown, what its layers were given, what it predicts."""
 
-    figure: "Figure"
-    arrays: dict[str, NDArray]
+    predictor: Predictor
+    view: View
+    seen: Capture
+    targets: Targets
+
+    @property
+    def prediction(self) -> tuple[tuple[str, float], ...]:
+        """The predicted classes by name, with their confidence."""
+        named = zip(self.targets.numbers, self.targets.confidences, strict=True)
+        return tuple((self.predictor.class_name(number), confidence) for number, confidence in named)
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """What stands above and below a figure: what the model predicts, and a warning."""
+        return {"subtitle": prediction_words(self.predictor.name, self.prediction), "note": self.predictor.note}
 
 
-def explain_attention(opened: Opened, view: View, wishes: Wishes) -> Explanation:
+def prediction_words(model: str, prediction: Sequence[tuple[str, float]], most: int = 3) -> str:
+    """What a model predicts, in words.
+
+    Example:
+        >>> prediction_words("deit_nano", [("cat", 0.913), ("dog", 0.05)])
+        'deit_nano predicts cat (91.3 %), dog (5.0 %)'
+    """
+    if not prediction:
+        return f"{model} predicts nothing here"
+    named = [f"{name} ({100 * confidence:.1f} %)" for name, confidence in prediction[:most]]
+    more = f" and {len(prediction) - most} more" if len(prediction) > most else ""
+    return f"{model} predicts {', '.join(named)}{more}"
+
+
+Made = tuple[Any, dict[str, NDArray], "Callable[[], Figure]"]  # what a method found, as arrays, and its figure
+
+
+def explain_attention(look: Look, options: Options) -> Made:
     """Attention of chosen tokens in a layer."""
-    found = attention(opened.model, view.normalised(opened.preprocessing), layer=wishes.layer, at=wishes.at or None)
-    maps = found.maps(wishes.head)
-    return Explanation(draw_maps(maps, view.picture, title=opened.name, note=opened.note), maps.arrays())
+    found = attention(look.seen, layer=options.layer, at=options.at or None)
+    maps = found.maps(options.head)
+    what = "Kernel weights around a token" if found.signed else "Attention of a token to each patch"
+    return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, title=what, **look.words)
 
 
-def explain_rollout(opened: Opened, view: View, wishes: Wishes) -> Explanation:
+def explain_rollout(look: Look, options: Options) -> Made:
     """Roll-out of attention through all layers."""
-    maps = rollout(
-        opened.model,
-        view.normalised(opened.preprocessing),
-        layer=-1 if wishes.layer is None else wishes.layer,
-        at=wishes.at or None,
-        fusion=wishes.fusion,
-        discard=wishes.discard,
-    )
-    return Explanation(draw_maps(maps, view.picture, title=opened.name, note=opened.note), maps.arrays())
+    layer = -1 if options.layer is None else options.layer
+    maps = rollout(look.seen, layer=layer, at=options.at or None, fusion=options.fusion, discard=options.discard)
+    end = "a token" if options.at else "the head" if options.layer is None else f"layer {options.layer}"
+    title = f"Attention roll-out to {end}"
+    return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, title=title, **look.words)
 
 
-def explain_dense(opened: Opened, view: View, wishes: Wishes) -> Explanation:
-    """Dense roll-out for what a segmenter or detector predicts; further models in rows below."""
-    rows: list[DenseRow] = []
+def explain_dense(look: Look, options: Options) -> Made:
+    """Dense roll-out for the classes that a model predicts with their places; further models in rows below."""
+    looks = [look]
+    for other in options.beside:
+        seen = capture(other.model, look.view.normalised(other.preprocessing))
+        found = predicted_targets(seen.output, look.view.size, threshold=other.threshold)
+        looks.append(Look(other, look.view, seen, found))
+    rows = [dense_row(one, options) for one in looks]
     arrays: dict[str, NDArray] = {}
-    for place, one in enumerate((opened, *wishes.beside)):
-        row = dense_row(one, view, wishes)
-        rows.append(row)
-        names = {"overall": row.found.overall.values, "classes": row.found.classes.values, "tokens": row.found.tokens}
+    for index, row in enumerate(rows):
+        values = {"overall": row.found.overall.values, "classes": row.found.classes.values, "tokens": row.found.tokens}
         titles = {"titles": np.array(row.found.classes.titles)}
-        arrays |= {(f"{key}_{place}" if place else key): value for key, value in (names | titles).items()}
-    notes = dict.fromkeys(one.note for one in (opened, *wishes.beside))
-    return Explanation(draw_dense(rows, note=" ".join(notes).strip()), arrays)
+        arrays |= {(f"{key}_{index}" if index else key): value for key, value in (values | titles).items()}
+    notes = dict.fromkeys(one.predictor.note for one in looks)
+    subtitle = look.words["subtitle"] if len(looks) == 1 else ""
+    note = " ".join(notes).strip()
+    return [row.found for row in rows], arrays, lambda: draw_dense(rows, subtitle=subtitle, note=note)
 
 
-def dense_row(opened: Opened, view: View, wishes: Wishes) -> DenseRow:
+def dense_row(look: Look, options: Options) -> DenseRow:
     """The row of one model in a figure of dense roll-out."""
-    if opened.task not in ("detect", "segment"):
+    predictor, view = look.predictor, look.view
+    found = predicted_targets(look.seen.output, view.size, threshold=predictor.threshold, only=options.classes or None)
+    if found.masks is None:
         raise ValueError(
-            f"{opened.name} classifies images, and dense roll-out needs regions or boxes that a model predicts; give "
+            f"{predictor.name} classifies images, and dense roll-out needs masks or boxes that a model predicts; give "
             "the run of a segmenter or detector."
         )
-    seen = capture(opened.model, view.normalised(opened.preprocessing))
-    found = predicted_targets(seen.output, 0, view.size, sure=opened.threshold, only=wishes.classes or None)
     if not found.numbers:
-        asked = "any class" if not wishes.classes else ", ".join(map(opened.class_name, wishes.classes))
-        raise ValueError(f"{opened.name} does not find {asked} in this image, so there is no map to make.")
-    names = [opened.class_name(number) for number in found.numbers]
+        asked = "any class" if not options.classes else ", ".join(map(predictor.class_name, options.classes))
+        raise ValueError(f"{predictor.name} does not find {asked} in this image, so there is no map to make.")
+    names = [predictor.class_name(number) for number in found.numbers]
     made = dense_rollout(
-        seen,
+        look.seen,
         masks=found.masks[None],
         names=names,
-        layer=-1 if wishes.layer is None else wishes.layer,
-        fusion=wishes.fusion,
-        discard=wishes.discard,
+        layer=-1 if options.layer is None else options.layer,
+        fusion=options.fusion,
+        discard=options.discard,
     )
-    ground = opened.classes.index(BACKGROUND) if BACKGROUND in opened.classes else None
-    regions = found.regions if found.regions is None else np.where(found.regions == ground, -1, found.regions)
-    prediction = Panel("prediction", view.picture, view.size, regions=regions, boxes=found.boxes)
+    ground = predictor.classes.index(BACKGROUND) if BACKGROUND in predictor.classes else None
+    labels = found.labels if found.labels is None else np.where(found.labels == ground, -1, found.labels)
+    prediction = Panel("prediction", view.image, view.size, labels=labels, boxes=found.boxes)
     legend = tuple(pair for pair in zip(names, found.numbers, strict=True) if pair[1] != ground)
-    return DenseRow(opened.name, view.picture, prediction, legend, made)
+    return DenseRow(predictor.name, view.image, prediction, legend, made, found.confidences)
 
 
-def explain_global_tokens(opened: Opened, view: View, wishes: Wishes) -> Explanation:
-    """What LightViT's global tokens gather, and who reads them."""
-    found = global_tokens(opened.model, view.normalised(opened.preprocessing), layer=wishes.layer, head=wishes.head)
+def explain_global_tokens(look: Look, options: Options) -> Made:
+    """What LightViT's global tokens gather, and which patches read them."""
+    found = global_tokens(look.seen, layer=options.layer, head=options.head)
     arrays = {"aggregate": found.aggregate.raw["heads"], "broadcast": found.broadcast.raw["heads"]}
-    return Explanation(draw_global_tokens(found, view.picture, note=opened.note), arrays)
+    return found, arrays, lambda: draw_global_tokens(found, look.view.image, **look.words)
 
 
-def explain_sampling(opened: Opened, view: View, wishes: Wishes) -> Explanation:
+def explain_sampling(look: Look, options: Options) -> Made:
     """Where LIT's deformable merges sample."""
-    places: Sequence[Place] = wishes.at or spread_places(view.size)
-    found = sampling_points(opened.model, view.normalised(opened.preprocessing), at=places)
-    return Explanation(draw_sampling(found, view.picture, note=opened.note), found.arrays())
+    found = sampling_points(look.seen, at=options.at or spread_positions(look.view.size))
+    return found, found.arrays(), lambda: draw_sampling(found, look.view.image, **look.words)
 
 
-def spread_places(size: tuple[int, int]) -> list[Place]:
-    """Five places that lie apart, where nobody has a wish."""
+def spread_positions(size: tuple[int, int]) -> tuple[Place, ...]:
+    """Five pixels (x, y) that lie apart, where none is asked about."""
     height, width = size
-    return [(width * x, height * y) for x, y in ((0.5, 0.5), (0.2, 0.2), (0.8, 0.2), (0.2, 0.8), (0.8, 0.8))]
+    return tuple((width * x, height * y) for x, y in ((0.5, 0.5), (0.2, 0.2), (0.8, 0.2), (0.2, 0.8), (0.8, 0.8)))
 
 
-def explain_kernels(opened: Opened, view: View, wishes: Wishes) -> Explanation:
-    """Kernels at places."""
-    places = wishes.at or tuple(spread_places(view.size)[:3])
-    found = kernels(opened.model, view.normalised(opened.preprocessing), layer=wishes.layer, at=places)
-    return Explanation(draw_kernels(found, view.picture, note=opened.note), found.arrays())
+def explain_kernels(look: Look, options: Options) -> Made:
+    """Kernels at positions."""
+    found = kernels(look.seen, layer=options.layer, at=options.at or spread_positions(look.view.size)[:3])
+    return found, found.arrays(), lambda: draw_kernels(found, look.view.image, **look.words)
 
 
-def explain_field(opened: Opened, view: View, wishes: Wishes) -> Explanation:
+def explain_receptive_field(look: Look, options: Options) -> Made:
     """The pixels that a token depends on."""
-    if len(wishes.at) > 1:
-        raise ValueError("The receptive field is that of one place; give --at once.")
-    layer = -1 if wishes.layer is None else wishes.layer
-    images = view.normalised(opened.preprocessing)
-    maps = receptive_field(opened.model, images, layer=layer, at=wishes.at[0] if wishes.at else None)
-    return Explanation(draw_maps(maps, view.picture, title=opened.name, note=opened.note), maps.arrays())
+    if len(options.at) > 1:
+        raise ValueError("The receptive field is that of one position; give --at once.")
+    layer = -1 if options.layer is None else options.layer
+    maps = receptive_field(
+        look.predictor.model, look.seen.images, layer=layer, at=options.at[0] if options.at else None
+    )
+    title = "Effective receptive field of a token"
+    return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, title=title, **look.words)
 
 
-def explain_cam(opened: Opened, view: View, wishes: Wishes) -> Explanation:
+def explain_grad_cam(look: Look, options: Options) -> Made:
     """Grad-CAM."""
-    images = view.normalised(opened.preprocessing)
-    maps = grad_cam(opened.model, images, classes=wishes.classes[:1] or None, layer=wishes.layer)
-    name = opened.class_name(int(maps.raw["classes"][0]))
-    title = f"{opened.name}, {name}"
-    return Explanation(draw_maps(maps, view.picture, title=title, note=opened.note), maps.arrays())
+    maps = grad_cam(look.predictor.model, look.seen.images, classes=options.classes[:1] or None, layer=options.layer)
+    title = f"Grad-CAM for {look.predictor.class_name(int(maps.raw['classes'][0]))}"
+    return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, title=title, **look.words)
 
 
-METHODS: dict[str, Callable[[Opened, View, Wishes], Explanation]] = {
+def explain_grids(predictor: Predictor, first: View, others: Iterable[View], places: Sequence[Place]) -> Explanation:
+    """One figure of all images together: the mean attention of one position in every layer and head."""
+    at = first.locate(*places[0]) if places else None
+
+    def batches() -> Iterator[Any]:
+        yield first.normalised(predictor.preprocessing)
+        for view in others:
+            yield view.normalised(predictor.preprocessing)
+
+    found = probability_grids(predictor.model, batches(), at=at)
+    images = f"{found.images:,} image{'s' * (found.images != 1)}"
+
+    def draw() -> "Figure":
+        return draw_grids(found, model=predictor.name, note=predictor.note)
+
+    return Explanation(OVER_MANY, predictor.name, images, (), found, found.arrays(), draw)
+
+
+METHODS: dict[str, Callable[[Look, Options], Made]] = {
     "attention": explain_attention,
     "rollout": explain_rollout,
     "dense-rollout": explain_dense,
     "global-tokens": explain_global_tokens,
     "sampling": explain_sampling,
     "kernels": explain_kernels,
-    "receptive-field": explain_field,
-    "grad-cam": explain_cam,
+    "receptive-field": explain_receptive_field,
+    "grad-cam": explain_grad_cam,
 }
 OVER_MANY = "probability-grids"  # one figure of all images together

@@ -104,7 +104,7 @@ def rollout(
     """
     seen = capture(model, images)
     last = seen.layer(layer)
-    titles: tuple[str, ...] = (f"roll-out to layer {last.name}",)
+    titles: tuple[str, ...] = (f"attention roll-out to layer {last.name}",)
     marks: tuple[Place, ...] = ()
     if at is None:
         vectors = reading(seen, last)
@@ -114,12 +114,12 @@ def rollout(
             seen.check_place(x, y)
         tokens = [last.token_at(x, y) for x, y in places]
         vectors = torch.eye(last.grid.tokens)[tokens].to(seen.images.device).expand(len(seen.images), -1, -1)
-        titles = tuple(f"roll-out to layer {last.name} at ({x:g}, {y:g})" for x, y in places)
+        titles = tuple(f"attention roll-out to layer {last.name} at ({x:g}, {y:g})" for x, y in places)
         marks = tuple(middle(last, token) for token in tokens)
     with torch.no_grad():
         rolled = roll_back(seen, vectors, last, fusion=fusion, discard=discard, residual=residual)
     patches = rolled.patches.unflatten(-1, (seen.first.height, seen.first.width))
-    label, raw = "share of what arrives", {"aux": to_numpy(rolled.aux)}
+    label, raw = "fraction of attention", {"aux": to_numpy(rolled.aux)}
     return Maps("rollout", to_numpy(patches), titles, seen.cell, seen.image_size, label, False, marks, raw)
 
 
@@ -222,7 +222,7 @@ def dense_rollout(
     maps = [to_numpy(part.unflatten(-1, size)) for part in (overall, classes)]
     about = (seen.cell, seen.image_size)
     return DenseRollout(
-        Maps("dense-rollout", maps[0], ("global",), *about, "share of what arrives"),
+        Maps("dense-rollout", maps[0], ("global",), *about, "fraction of attention"),
         Maps("dense-rollout", maps[1], titles, *about, "above or below the global content", signed=True),
         to_numpy(chosen.unflatten(-1, (last.grid.height, last.grid.width))),
     )

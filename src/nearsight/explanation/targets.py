@@ -1,4 +1,8 @@
-"""What a segmenter or detector predicts for an image, as masks of classes for Dense Attention Roll-Out."""
+"""What of a model's output can be explained: classes with their confidence, and where they are in the image.
+
+The form of the output tells: `[B, C]` are logits of images, `[B, C, H, W]` logits of pixels, a list has the detections
+of each image. So methods and scores work for every task alike, and ask whether there are masks where they need them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,70 +18,106 @@ from .rollout import masks_of_boxes
 
 @dataclass(frozen=True)
 class Targets:
-    """The classes that a model found in one image.
+    """The classes that a model predicts for one image.
 
     Attributes:
-        numbers: The classes, the largest area first.
-        masks: Where each of them is `[n, H, W]`.
-        regions: The class at each pixel `[H, W]`, -1 for none; None for a detector.
-        boxes: Boxes (x1, y1, x2, y2) with the class of each; empty for a segmenter.
-        sureness: How sure the model is of each class: mean probability inside its mask, or the best score `[n]`.
+        numbers: The classes: of an image's class that one alone, otherwise the largest area first.
+        confidences: Of each class: its probability, its mean probability inside its mask, or its best score `[n]`.
+        masks: Where each of them is `[n, H, W]`; None of a model that predicts no places.
+        labels: The class at each pixel `[H, W]`; None where there is no semantic segmentation.
+        boxes: Boxes (x1, y1, x2, y2) with the class of each; empty where there are no detections.
     """
 
     numbers: tuple[int, ...]
-    masks: Tensor
-    regions: NDArray[np.int64] | None
-    boxes: tuple[tuple[tuple[float, float, float, float], int], ...]
-    sureness: tuple[float, ...]
+    confidences: tuple[float, ...]
+    masks: Tensor | None = None
+    labels: NDArray[np.int64] | None = None
+    boxes: tuple[tuple[tuple[float, float, float, float], int], ...] = ()
 
 
 def predicted_targets(
-    output: Any, image: int, size: tuple[int, int], *, sure: float = 0.5, only: Sequence[int] | None = None
+    output: Any,
+    size: tuple[int, int],
+    *,
+    image: int = 0,
+    threshold: float = 0.5,
+    only: Sequence[int] | None = None,
 ) -> Targets:
-    """The classes in a model's answer for one image.
+    """The classes that a model predicts for one image.
 
     Args:
-        output: Logits `[B, classes, H, W]` of a segmenter, or a list of dicts of a detector.
-        image: Which image of the batch.
+        output: Logits `[B, C]` or `[B, C, H, W]`, or a list of dicts of a detector.
         size: Height and width of the image in pixels.
-        sure: Score from which a detected object counts.
+        image: Which image of the batch.
+        threshold: Score from which a detection counts.
         only: Keep only these classes.
+
+    Example:
+        >>> predicted_targets(torch.tensor([[0.0, 2.0, 1.0]]), (32, 32)).numbers
+        (1,)
     """
-    found = (
-        segmentation_targets(output[image], size)
-        if isinstance(output, Tensor)
-        else detection_targets(output[image], size, sure)
-    )
+    if not isinstance(output, Tensor):
+        found = detection_targets(output[image], size, threshold)
+    elif output.ndim == 4:
+        found = segmentation_targets(output[image], size)
+    elif output.ndim == 2 and output.shape[1]:
+        probabilities = output[image].float().softmax(dim=0)
+        best = int(probabilities.argmax())
+        found = Targets((best,), (float(probabilities[best]),))
+    else:
+        found = Targets((), ())  # features without a head
     if only is None:
         return found
-    kept = [place for place, number in enumerate(found.numbers) if number in only]
-    boxes = tuple(box for box in found.boxes if box[1] in only)
-    numbers = tuple(found.numbers[place] for place in kept)
-    sureness = tuple(found.sureness[place] for place in kept)
-    return Targets(numbers, found.masks[kept], found.regions, boxes, sureness)
+    kept = [index for index, number in enumerate(found.numbers) if number in only]
+    return Targets(
+        tuple(found.numbers[index] for index in kept),
+        tuple(found.confidences[index] for index in kept),
+        None if found.masks is None else found.masks[kept],
+        found.labels,
+        tuple(box for box in found.boxes if box[1] in only),
+    )
 
 
 def segmentation_targets(logits: Tensor, size: tuple[int, int]) -> Targets:
-    """A segmenter's logits `[classes, H, W]`: the likeliest class at each pixel."""
-    chances = logits[:, : size[0], : size[1]].float().softmax(dim=0)
-    classes = chances.argmax(dim=0)
-    counts = torch.bincount(classes.flatten(), minlength=len(logits))
+    """Of logits `[C, H, W]`: the most probable class at each pixel."""
+    probabilities = logits[:, : size[0], : size[1]].float().softmax(dim=0)
+    labels = probabilities.argmax(dim=0)
+    counts = torch.bincount(labels.flatten(), minlength=len(logits))
     numbers = [number for number in counts.argsort(descending=True).tolist() if counts[number] > 0]
-    masks = torch.stack([classes == number for number in numbers])
-    sureness = tuple(float(chances[n][mask].mean()) for n, mask in zip(numbers, masks, strict=True))
-    return Targets(tuple(numbers), masks, classes.cpu().numpy(), (), sureness)
+    masks = torch.stack([labels == number for number in numbers])
+    confidences = tuple(float(probabilities[n][mask].mean()) for n, mask in zip(numbers, masks, strict=True))
+    return Targets(tuple(numbers), confidences, masks, labels.cpu().numpy())
 
 
-def detection_targets(found: dict[str, Tensor], size: tuple[int, int], sure: float) -> Targets:
-    """A detector's objects: the boxes (or masks, where it finds them) of each class together."""
-    keep = found["scores"] >= sure
+def detection_targets(found: dict[str, Tensor], size: tuple[int, int], threshold: float) -> Targets:
+    """Of detections: the boxes (or masks, where there are some) of each class together."""
+    keep = found["scores"] >= threshold
     boxes, labels, scores = (found[key][keep] for key in ("boxes", "labels", "scores"))
     masks = found.get("masks")
-    places = masks_of_boxes(boxes, size) if masks is None else masks[keep][:, : size[0], : size[1]].bool()
-    numbers = sorted(set(labels.tolist()), key=lambda number: -int(places[labels == number].any(dim=0).sum()))
-    joined = [places[labels == number].any(dim=0) for number in numbers]
+    each = masks_of_boxes(boxes, size) if masks is None else masks[keep][:, : size[0], : size[1]].bool()
+    numbers = sorted(set(labels.tolist()), key=lambda number: -int(each[labels == number].any(dim=0).sum()))
+    joined = [each[labels == number].any(dim=0) for number in numbers]
     together = torch.stack(joined) if joined else torch.zeros(0, *size, dtype=torch.bool)
-    sides = ((box[0], box[1], box[2], box[3]) for box in boxes.tolist())
-    drawn = tuple(zip(sides, labels.tolist(), strict=True))
+    corners = ((box[0], box[1], box[2], box[3]) for box in boxes.tolist())
     best = tuple(float(scores[labels == number].max()) for number in numbers)
-    return Targets(tuple(numbers), together, None, drawn, best)
+    return Targets(tuple(numbers), best, together, None, tuple(zip(corners, labels.tolist(), strict=True)))
+
+
+def class_confidence(output: Any, number: int, mask: Tensor | None) -> NDArray[np.float64]:
+    """How confident a model is of a class in each image of a batch `[B]`.
+
+    Args:
+        output: As in `predicted_targets`.
+        number: The class.
+        mask: Of semantic segmentation: the pixels that were given this class `[H, W]`; else None.
+
+    Returns:
+        The probability of the class, its mean probability inside the mask, or its best score.
+    """
+    if not isinstance(output, Tensor):
+        scores = [found["scores"][found["labels"] == number] for found in output]
+        return np.array([float(found.max()) if len(found) else 0.0 for found in scores])
+    probabilities = output.float().softmax(dim=1)[:, number]
+    if probabilities.ndim == 3 and mask is not None:
+        probabilities = probabilities[:, : mask.shape[0], : mask.shape[1]][:, mask].mean(dim=1)
+    return probabilities.double().cpu().numpy()
