@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from .checkpoints.save import save
     from .comparison.compare import compare
     from .data import open_data
+    from .explanation.faithfulness import score
+    from .explanation.methods import explain
+    from .explanation.probing import probe
     from .factory import create_model, list_models
     from .lattice import Grid
     from .models.fold import fold
@@ -32,6 +35,7 @@ __all__ = [
     "compare",
     "convert",
     "create_model",
+    "explain",
     "explanation",
     "fold",
     "list_models",
@@ -42,8 +46,10 @@ __all__ = [
     "models",
     "open_data",
     "parts",
+    "probe",
     "run_training",
     "save",
+    "score",
     "train",
 ]
 
@@ -54,6 +60,7 @@ _HOME = {
     "compare": "comparison.compare",
     "convert": "checkpoints",
     "create_model": "factory",
+    "explain": "explanation.methods",
     "fold": "models.fold",
     "list_models": "factory",
     "load": "runs.predictor",
@@ -62,7 +69,9 @@ _HOME = {
     "localize": "retrofit",
     "open_data": "data",
     "run_training": "training",
+    "probe": "explanation.probing",
     "save": "checkpoints.save",
+    "score": "explanation.faithfulness",
     "train": "training.train",
 }
 _SUBMODULES = ("explanation", "models", "parts")

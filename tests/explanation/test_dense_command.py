@@ -80,7 +80,7 @@ def test_a_window_model_and_a_detector(picture: Path, tmp_path: Path) -> None:
 def test_a_class_that_is_not_found_is_refused(picture: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", "swin_nano", Retina(channels=16), "detect", SHAPES[1:])
     predictor = load_module(run)
-    blind = replace(predictor, threshold=1.1)
+    blind = replace(predictor, settings={"threshold": 1.1})
     with pytest.raises(ValueError, match="does not find star in this image"):
         explain(blind, picture, method="dense-rollout", classes="star")
 

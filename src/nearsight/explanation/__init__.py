@@ -14,15 +14,19 @@ from .attention import (
     probability_grids,
 )
 from .capture import Capture, Layer, capture
+from .faithfulness import Scores, score
 from .gradients import grad_cam, receptive_field
 from .kernels import Kernels, SamplingPoints, kernels, sampling_points
 from .maps import Maps
+from .methods import Explanation, Explanations, explain
 from .rollout import DenseRollout, dense_rollout, masks_of_boxes, rollout
 
 __all__ = [
     "Attention",
     "Capture",
     "DenseRollout",
+    "Explanation",
+    "Explanations",
     "GlobalTokens",
     "Kernels",
     "Layer",
@@ -30,9 +34,11 @@ __all__ = [
     "ProbabilityGrid",
     "ProbabilityGrids",
     "SamplingPoints",
+    "Scores",
     "attention",
     "capture",
     "dense_rollout",
+    "explain",
     "global_tokens",
     "grad_cam",
     "kernels",
@@ -41,4 +47,5 @@ __all__ = [
     "receptive_field",
     "rollout",
     "sampling_points",
+    "score",
 ]

@@ -70,7 +70,7 @@ def grad_cam(
     values = np.maximum(values, 0)[:, None].astype(np.float32)
     titles = (f"Grad-CAM, layer {chosen.name}",)
     raw: dict[str, Any] = {"classes": np.array(answers)}
-    return Maps("grad-cam", values, titles, chosen.cell, seen.image_size, "gradient-weighted activation", raw=raw)
+    return Maps("grad-cam", values, titles, chosen.cell, seen.image_size, "class activation", raw=raw)
 
 
 def target_layer(seen: Capture, layer: Layer) -> nn.Module:

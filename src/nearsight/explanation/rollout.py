@@ -104,7 +104,7 @@ def rollout(
     """
     seen = capture(model, images)
     last = seen.layer(layer)
-    titles: tuple[str, ...] = (f"attention roll-out to layer {last.name}",)
+    titles: tuple[str, ...] = (f"roll-out to layer {last.name}",)
     marks: tuple[Place, ...] = ()
     if at is None:
         vectors = reading(seen, last)
@@ -114,7 +114,7 @@ def rollout(
             seen.check_place(x, y)
         tokens = [last.token_at(x, y) for x, y in places]
         vectors = torch.eye(last.grid.tokens)[tokens].to(seen.images.device).expand(len(seen.images), -1, -1)
-        titles = tuple(f"attention roll-out to layer {last.name} at ({x:g}, {y:g})" for x, y in places)
+        titles = tuple(f"roll-out to layer {last.name} at ({x:g}, {y:g})" for x, y in places)
         marks = tuple(middle(last, token) for token in tokens)
     with torch.no_grad():
         rolled = roll_back(seen, vectors, last, fusion=fusion, discard=discard, residual=residual)
@@ -164,7 +164,7 @@ class DenseRollout:
         most = above.max(axis=(2, 3), keepdims=True, initial=0)
         values = np.divide(above, most, out=np.zeros_like(above), where=most > 0)
         maps = self.classes
-        about = (maps.titles, maps.cell, maps.image_size, "above the global content, largest = 1")
+        about = (maps.titles, maps.cell, maps.image_size, "above global content")
         return Maps(maps.method, np.where(np.isnan(maps.values), np.nan, values), *about)
 
 
