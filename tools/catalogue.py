@@ -1,10 +1,9 @@
 """From a model's spec to a row of the catalogue; `python -m tools.catalogue` records all of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import groupby
-from typing import Any
 
 import torch
 
@@ -12,27 +11,7 @@ from nearsight.cli.models import SLOTS, Row, write_catalogue
 from nearsight.models import MODELS, Backbone
 from nearsight.models.backbone import pair
 from nearsight.models.counting import count
-from nearsight.models.spec import BackboneSpec, Layer, Stage, find_field
-from nearsight.parts import (
-    BiGate,
-    ConvStem,
-    DepthWise,
-    DepthwiseThen,
-    GatherBroadcast,
-    Global,
-    Life,
-    LinearQkv,
-    LocalityFfn,
-    LocalMlp,
-    Mlp,
-    Patchify,
-    PixelEmbed,
-    Sliding,
-    SpatialReduction,
-    Squeezed,
-    TokensToToken,
-    Window,
-)
+from nearsight.models.spec import BackboneSpec, Layer, Stage
 
 EMPTY = "–"
 
@@ -93,12 +72,12 @@ def slot_texts(spec: BackboneSpec) -> dict[str, str]:
         >>> slot_texts(MODELS["localvit_tiny"])
         {'embed': 'Patchify 16', 'qkv': 'Linear', 'mixer': 'Global ×3', 'ffn': 'Locality γ4 se', 'merge': '–'}
     """
-    texts = {"embed": part_text(spec.embed)}
+    texts = {"embed": spec.embed.label}
     for slot in ("mixer", "ffn"):
         texts[slot] = join_stages([stage_text(stage, slot) for stage in spec.stages])
     fed = [text for stage in spec.stages if (text := stage_text(stage, "qkv")) != EMPTY]
     texts["qkv"] = join_stages(fed)
-    texts["merge"] = join_stages([part_text(stage.merge) for stage in spec.stages[1:]])
+    texts["merge"] = join_stages([stage.merge.label if stage.merge else EMPTY for stage in spec.stages[1:]])
     return {slot: texts[slot] for slot in SLOTS}
 
 
@@ -113,45 +92,9 @@ def layer_text(layer: Layer, slot: str, shifted: bool = False) -> str:
     if slot == "qkv" and not getattr(layer.mixer, "fed_by_qkv", False):
         return EMPTY
     part = getattr(layer, slot)
-    return part_text(replace(part, shifted=shifted) if hasattr(part, "shifted") else part)
-
-
-def part_text(part: Any) -> str:
-    """A part in a few words: what it is, its size, its heads.
-
-    Example:
-        >>> part_text(Life()), part_text(Window(heads=3, window=7)), part_text(None)
-        ('Life 1·3·5', 'Window 7 ×3', '–')
-    """
     if part is None:
         return EMPTY
-    heads = f" ×{find_field(part, 'heads')}" if find_field(part, "heads") else ""
-    words = WORDS.get(type(part), lambda p: type(p).__name__.removesuffix("Merge"))
-    return words(part) + (heads if type(part) in WITH_HEADS else "")
-
-
-WITH_HEADS = (Global, Window, SpatialReduction, GatherBroadcast, Sliding, LocalMlp)
-WORDS: dict[type, Callable[[Any], str]] = {
-    Patchify: lambda p: f"Patchify {p.patch}",
-    ConvStem: lambda p: f"ConvStem {p.patch}",
-    PixelEmbed: lambda p: f"Pixels {p.patch}",
-    TokensToToken: lambda p: f"T2T {p.patch}" + ("" if isinstance(p.ffn, Mlp) else " local"),
-    LinearQkv: lambda p: "Linear",
-    Life: lambda p: "Life " + "·".join(map(str, p.kernels)),
-    Window: lambda p: f"{'Cosine' if p.cosine else 'Window'} {p.window}" + " shifted" * p.shifted,
-    SpatialReduction: lambda p: f"SRA {p.sr_ratio}",
-    GatherBroadcast: lambda p: f"GatherBroadcast {p.window}",
-    Sliding: lambda p: f"Sliding {p.window}" + (f" {p.conv}" if p.conv else ""),
-    LocalMlp: lambda p: f"LocalMlp {p.window}" + " shifted" * p.shifted,
-    DepthWise: lambda p: (
-        f"DepthWise {p.kernel}" + {"static": "", "homogeneous": " dynamic"}.get(p.dynamics, f" {p.dynamics}")
-    ),
-    Squeezed: lambda p: f"{part_text(p.mixer)} squeezed",
-    Mlp: lambda p: f"Mlp {p.ratio:g}",
-    LocalityFfn: lambda p: f"Locality γ{p.gamma:g}" + (f" {p.channel_attention}" if p.channel_attention else ""),
-    BiGate: lambda p: f"BiGate {p.ratio:g}",
-    DepthwiseThen: lambda p: f"DW {p.kernel}, {part_text(p.then)}",
-}
+    return (replace(part, shifted=shifted) if hasattr(part, "shifted") else part).label
 
 
 def join_stages(texts: Sequence[str]) -> str:

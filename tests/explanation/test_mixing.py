@@ -244,10 +244,9 @@ def test_one_row_of_a_large_map_does_not_make_the_whole_map() -> None:
     with torch.no_grad():
         entered, grid, _ = model.embed(images)
     block = model.stages[0].blocks[0]
-    from nearsight.explanation.adapters import mixing_of
 
     with torch.no_grad(), Largest() as most:
-        rows = mixing_of(block.mixer, block.norm1(entered), grid).rows(torch.tensor([1260]))
+        rows = block.mixer.attention_matrix(block.norm1(entered), grid).rows(torch.tensor([1260]))
     assert rows.shape == (1, 1, 1, tokens) and most.numbers < tokens * 64 * 4
 
 

@@ -110,7 +110,7 @@ def test_every_norm_goes_into_swin_and_dwnet(name, norm):
         ("pvt_tiny", {"qkv": "life"}, "Life has no place in stage 1: SpatialReduction makes no queries"),
         ("deit_nano", {"aux": 0}, "reads an auxiliary token but the model has none; use pool='mean'"),
         ("swin_nano", {"aux": 2}, "Window in stage 1 has no place for the 2 auxiliary"),
-        ("tnt_tiny", {"embed": "patchify"}, "PixelTransformer has no place in stage 1: only PixelEmbed feeds it"),
+        ("tnt_tiny", {"embed": "patchify"}, "PixelTransformer has no place in stage 1: only an embedding with pixel tokens feeds it"),
         ("tnt_tiny", {"dim": 24}, "made for 4x4 pixel tokens 24 wide, but PixelEmbed makes 4x4 of 12"),
         ("deit_tiny", {"embed": "conv_stem"}, "stride 2, 4 or 8, not 16; set patch_size to one of these"),
         ("deit_nano", {"mixer": "globl"}, "mixer='globl' is not known; use one of .* Did you mean 'global'?"),

@@ -11,7 +11,7 @@ from nearsight.config.recipe import Recipe
 from nearsight.data.sizes import SIZES
 from nearsight.models import MODELS
 from nearsight.reproduce.recipes import WithoutNumbers
-from nearsight.tasks.classify import EPOCHS, choose_batch, choose_epochs, choose_patch, fill_in, possible_patches
+from nearsight.tasks.classify import EPOCHS, choose_batch, choose_epochs, choose_patch, fill_in
 
 QUICK = [*list_models("*_nano*"), "tnt_tiny", "t2t_vit_7", "swinv2_tiny_life", "lightvit_tiny"]
 
@@ -67,7 +67,7 @@ def test_the_models_own_size_keeps_its_own_patch() -> None:
 
 def test_possible_patches_are_those_that_build() -> None:
     for name in ("lightvit_nano", "t2t_vit_7", "tnt_tiny", "swin_nano"):
-        for patch in possible_patches(MODELS[name]):
+        for patch in MODELS[name].embed.possible_patches:
             with torch.device("meta"), WithoutNumbers():
                 model = create_model(name, img_size=32, patch_size=patch)
             assert model.spec.embed.stride == patch

@@ -13,8 +13,15 @@ from timm.models.swin_transformer_v2 import WindowAttention as WindowAttentionV2
 from torch import Tensor, nn
 
 from ..lattice import Grid
-from ..ops.attention_matrix import AttentionMatrix, GlobalMatrix, ReducedMatrix, WindowMatrix, softmax_rows, widened
-from .adapters import cells_of_keys
+from ..ops.attention_matrix import (
+    AttentionMatrix,
+    GlobalMatrix,
+    ReducedMatrix,
+    WindowMatrix,
+    cells_of_keys,
+    softmax_rows,
+    widened,
+)
 
 
 def qkv_heads(attention: Any, tokens: Tensor, joint: Tensor) -> tuple[Tensor, Tensor]:

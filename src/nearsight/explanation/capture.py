@@ -26,7 +26,6 @@ from ..models.backbone import Block
 from ..ops.attention_matrix import AttentionMatrix
 from ..ops.back_projection import BackProjection, plain_back_projection
 from ..parts.slots import EmbedModule, MergeModule, TokenModule
-from .adapters import mixing_of
 
 
 @dataclass(eq=False)
@@ -300,7 +299,7 @@ class Recorder:
 
     def mixes(self, module: Any, inputs: Any) -> None:
         tokens, grid = inputs[0].detach(), inputs[1]
-        self.present.recompute = lambda: mixing_of(module, tokens, grid)
+        self.present.recompute = lambda: module.attention_matrix(tokens, grid)
 
     # timm's
 

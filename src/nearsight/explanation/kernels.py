@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ..ops.attention_matrix import KernelMatrix
 from ..ops.back_projection import BackProjection
-from ..parts.depthwise import DepthWiseModule, DynamicKernel, InhomogeneousKernel, SharedKernel
-from ..parts.sliding import SlidingModule
 from .attention import chosen_tokens, middle, to_places
 from .capture import Capture, Layer, Subject, capture
 from .maps import Floats, Place, to_numpy
@@ -80,14 +78,13 @@ def kernels(
     with torch.no_grad():
         weights = to_numpy(mixing.kernels(torch.tensor(tokens, device=seen.images.device)))
     places = tuple(middle(chosen, token) for token in tokens)
-    return Kernels(weights, kind_of(chosen), places, chosen.cell, seen.image_size, chosen.name)
+    return Kernels(weights, kind_of(chosen) or "static", places, chosen.cell, seen.image_size, chosen.name)
 
 
 def last_with_kernels(seen: Capture) -> Layer:
     """The last layer that has kernels."""
     for layer in reversed(seen.layers):
-        mixer = getattr(layer.module, "mixer", None)
-        if isinstance(getattr(mixer, "mixer", mixer), (DepthWiseModule, SlidingModule)):
+        if kind_of(layer) is not None:
             return layer
     raise ValueError(
         "No layer of this model has kernels; depth-wise convolutions and attention in sliding windows have "
@@ -95,16 +92,9 @@ def last_with_kernels(seen: Capture) -> Layer:
     )
 
 
-def kind_of(layer: Layer) -> str:
-    """What kind of kernels a layer has."""
-    mixer = layer.module.mixer
-    mixer = getattr(mixer, "mixer", mixer)  # behind squeeze-and-excitation
-    if isinstance(mixer, SlidingModule):
-        return "attention"
-    spatial = mixer.spatial  # type: ignore[union-attr]
-    if isinstance(spatial, SharedKernel):
-        return "static" if spatial.weight.shape[1:3] == (1, 1) else "per place"
-    return {DynamicKernel: "per image", InhomogeneousKernel: "predicted"}.get(type(spatial), "static")  # type: ignore[arg-type]
+def kind_of(layer: Layer) -> str | None:
+    """What kind of kernels a layer has; None for none."""
+    return getattr(getattr(layer.module, "mixer", None), "kernel_kind", None)
 
 
 TAPS = torch.tensor([(0, 0), (0, 1), (1, 0), (1, 1)])

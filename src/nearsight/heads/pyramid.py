@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ..models.backbone import Backbone, FeaturePyramid
 from ..models.spec import BackboneSpec
-from ..parts import Learned
 
 Task = Literal["detect", "segment"]
 COARSEST = 32  # what a backbone of one stride is spread to
@@ -233,7 +232,7 @@ def released_norms(spec: BackboneSpec, task: Task) -> dict[int, str]:
     PVT and LIT-Ti, which have learned positions, give their maps raw. The other families norm each map as they norm
     in their blocks (the depth-wise networks by batch norms); only LIT leaves the first one raw in detection.
     """
-    if any(isinstance(stage.position, Learned) for stage in spec.stages):
+    if any(stage.position and stage.position.learned for stage in spec.stages):
         return {}
     first = 1 if spec.family == "lit" and task == "detect" else 0
     return {level: stage.norm for level, stage in enumerate(spec.stages) if level >= first}

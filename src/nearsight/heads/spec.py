@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..models.spec import SPEC_TYPES, BackboneSpec, check_fields
+from ..models.spec import BackboneSpec, check_fields
 from ..models.spec import from_json as read_value
 from ..models.spec import to_json as to_json
+from ..parts.slots import REGISTERED
 from .base import DenseHead
 from .detr import Detr
 from .pyramid import Task, TimmBackbone
@@ -55,7 +56,7 @@ HEADS: dict[str, type[DenseHead]] = {
     "linear": LinearHead,
 }
 
-SPEC_TYPES.update({cls.__name__: cls for cls in (DenseSpec, TimmBackbone, *HEADS.values())})
+REGISTERED.update({cls.__name__: cls for cls in (DenseSpec, TimmBackbone, *HEADS.values())})
 
 
 def from_json(value: Any) -> DenseSpec:

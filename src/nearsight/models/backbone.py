@@ -1,6 +1,7 @@
 """From spec to model: one backbone for all families, under timm's contract, and its pyramid of maps."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,9 +14,9 @@ from torch.utils.checkpoint import checkpoint
 from ..lattice import Grid, image, sequence
 from ..ops.chunks import in_chunks
 from ..parts.norm import fold_norm, make_norm
-from ..parts.slots import EmbedModule, Site, TokenModule
+from ..parts.slots import EmbedModule, Site, TokenModule, declared
 from .fold import fold
-from .resize import adopt_size, with_patch
+from .resize import adopt_size
 from .spec import BackboneSpec, Layer, Stage
 
 
@@ -58,6 +59,8 @@ class Block(nn.Module):
 @register_notrace_module
 class StageModule(nn.Module):
     """Merge, auxiliary tokens, positions, then the blocks."""
+
+    undecayed = ("aux_tokens",)
 
     def __init__(self, stage: Stage, in_dim: int, grid: Grid, eps: float, drop_paths: Sequence[float]):
         super().__init__()
@@ -348,7 +351,7 @@ class Backbone(nn.Module):
             height, width = pair(patch_size)
             if height != width:
                 raise ValueError(f"patch_size={patch_size} is not square; give one number.")
-            spec = with_patch(spec, height)
+            spec = replace(spec, embed=spec.embed.with_patch(height))
         with torch.device("meta"):
             resized = Backbone(spec, img_size=img_size or self.img_size, in_chans=self.in_chans, num_classes=0)
             if (localized := getattr(self, "localized", None)) is not None:
@@ -369,8 +372,7 @@ class Backbone(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Names of positions, auxiliary tokens and relative-bias tables, which are not decayed."""
-        endings = ("aux_tokens", "embed.position", ".table", "logit_scale")
-        return {name for name, _ in self.named_parameters() if name.endswith(endings)}
+        return declared(self, "undecayed")
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Groups of parameters from input to output, for layer-wise learning rates."""

@@ -20,7 +20,6 @@ from ..parts import (
     LocalMlp,
     Mlp,
     Patchify,
-    PixelEmbed,
     ResidualMerge,
     Sinusoid,
     Sliding,
@@ -83,6 +82,16 @@ PARTS: dict[str, dict[str, Callable[[Context], Any]]] = {
         "deformable": lambda c: DeformableMerge(),
     },
 }
+LOCAL: dict[str, dict[str, Callable[[Any], Any]]] = {  # what `localize` takes by name
+    slot: {name: PARTS[slot][name] for name in names}
+    for slot, names in {
+        "ffn": ("localvit", "bigate"),
+        "qkv": ("life",),
+        "mixer": ("depthwise", "dynamic_depthwise", "inhomogeneous_depthwise", "gather_broadcast", "squeezed"),
+        "merge": ("deformable",),
+    }.items()
+}
+LOCAL["mixer"]["squeezed"] = lambda c: Squeezed()  # behind whatever mixer the host has
 POSITIONS: dict[str, Callable[[Stage], Any]] = {
     "none": lambda stage: None,
     "learned": lambda stage: stage.position if isinstance(stage.position, Learned) else Learned(),
@@ -102,7 +111,7 @@ def plain_bias(spec: BackboneSpec, stage: Stage) -> Any:
         return bias
     if stage.post_norm:
         return "qv"  # Swin v2
-    return not isinstance(spec.embed, (TokensToToken, PixelEmbed))
+    return spec.embed.qkv_bias
 
 
 def channels_per_group(context: Context) -> int:

@@ -10,20 +10,8 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
 
-from ..parts import (
-    DepthWise,
-    Global,
-    Learned,
-    Life,
-    LinearQkv,
-    LocalityFfn,
-    Mlp,
-    Patchify,
-    PixelEmbed,
-    PixelTransformer,
-    Sinusoid,
-)
-from ..parts.slots import Embed, Ffn, Merge, Mixer, Qkv
+from ..parts import Global, Patchify
+from ..parts.slots import Embed, Ffn, Merge, Mixer, Position, Qkv
 from .names import EMBEDS, PARTS, POSITIONS, Context
 from .spec import BackboneSpec, has_field, iter_parts, map_part, map_parts, map_stage
 
@@ -52,18 +40,16 @@ def apply_options(name: str, spec: BackboneSpec, options: Mapping[str, Any]) -> 
         if changed is None:
             raise TypeError(unknown_option(name, spec, option))
         spec = changed
-    if spec.embed != embed and isinstance(spec.embed, PixelEmbed):
-        spec = fit_inner(spec, spec.embed)
-    return spec
+    return spec if spec.embed == embed else fit_inner(spec)
 
 
-def fit_inner(spec: BackboneSpec, embed: PixelEmbed) -> BackboneSpec:
+def fit_inner(spec: BackboneSpec) -> BackboneSpec:
     """Make the inner transformers for the pixel tokens that the embedding gives them."""
-
-    def change(part: Any) -> Any:
-        return replace(part, dim=embed.pixel_dim, side=embed.side) if isinstance(part, PixelTransformer) else part
-
-    return map_parts(spec, change)
+    if spec.embed.pixel_tokens is None:
+        return spec
+    side, dim = spec.embed.pixel_tokens
+    stages = (replace(s, inner=replace(s.inner, dim=dim, side=side)) if s.inner else s for s in spec.stages)  # type: ignore[type-var]
+    return replace(spec, stages=tuple(stages))
 
 
 def choose(slot: str, given: Any, named: Mapping[str, Callable[[Any], Any]], kind: Any, context: Any) -> Any:
@@ -105,7 +91,7 @@ def set_positions(spec: BackboneSpec, given: Any) -> BackboneSpec:
         placed = [index for index, stage in enumerate(spec.stages) if stage.position] or [0]
         wishes = dict.fromkeys(placed, given)
     stages = [
-        replace(stage, position=choose("position", wishes[index], POSITIONS, (Learned, Sinusoid), stage))
+        replace(stage, position=choose("position", wishes[index], POSITIONS, Position, stage))
         if index in wishes
         else stage
         for index, stage in enumerate(spec.stages)
@@ -125,7 +111,7 @@ def set_structure(spec: BackboneSpec, left: dict[str, Any]) -> BackboneSpec:
     if "norm" in left:
         norm = left.pop("norm")
         spec = replace(spec, stages=tuple(replace(stage, norm=norm) for stage in spec.stages))
-        spec = map_parts(spec, lambda part: replace(part, norm=norm) if isinstance(part, DepthWise) else part)
+        spec = map_parts(spec, lambda part: part.with_norm(norm))
     if "aux" in left:
         aux = left.pop("aux")
         joining = next((index for index, stage in enumerate(spec.stages) if stage.aux), 0)
@@ -163,7 +149,7 @@ def place_locality(spec: BackboneSpec, numbers: set[int]) -> BackboneSpec:
     if wrong := sorted(number for number in numbers if not 1 <= number <= depth):
         raise ValueError(f"local_layers names layer {wrong[0]}, but the model has layers 1 to {depth}.")
     layers = [layer for stage in spec.stages for layer in stage.layers()]
-    if all(isinstance(layer.ffn, Mlp) and isinstance(layer.qkv, LinearQkv) for layer in layers):
+    if all(layer.ffn.plain and layer.qkv.plain for layer in layers):
         raise ValueError(
             "local_layers chooses among local parts but there are none; give ffn='localvit' or qkv='life'."
         )
@@ -174,7 +160,7 @@ def place_locality(spec: BackboneSpec, numbers: set[int]) -> BackboneSpec:
         keep = [before + place + 1 in numbers for place in range(stage.depth)]
         kept = list(zip(stage.layers(), keep, strict=True))
         ffn = tuple(layer.ffn if local else plain_ffn for layer, local in kept)
-        qkv = tuple(layer.qkv if local or not isinstance(layer.qkv, Life) else plain_qkv for layer, local in kept)
+        qkv = tuple(layer.qkv if local or layer.qkv.plain else plain_qkv for layer, local in kept)
         stages.append(replace(stage, ffn=ffn, qkv=qkv))
         before += stage.depth
     return replace(spec, stages=tuple(stages))
@@ -188,17 +174,15 @@ def behave(spec: BackboneSpec, behaviour: str) -> BackboneSpec:
     if behaviour not in ("paper", "released"):
         raise ValueError(f"behaviour={behaviour!r} is not known; use paper or released.")
     stage = spec.stages[0]
-    is_local = any(isinstance(layer.ffn, LocalityFfn) for layer in stage.layers())
+    is_local = any(layer.ffn.family == "localvit" for layer in stage.layers())
     on_deit = len(spec.stages) == 1 and is_local and isinstance(spec.embed, Patchify)
     widths = {64, 48} if on_deit else set()
     wanted = 48 if behaviour == "released" else 64
 
     def change(part: Any) -> Any:
-        if isinstance(part, Life):
-            return replace(part, aux_key=behaviour)  # type: ignore[arg-type]
         if isinstance(part, Global) and stage.dim / part.heads in widths and stage.dim % wanted == 0:
             return replace(part, heads=stage.dim // wanted)
-        return part
+        return part.behaving(behaviour)
 
     return map_parts(spec, change)
 

@@ -5,9 +5,8 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .. import parts
-from ..parts import Learned, LinearQkv, Mlp, PixelEmbed, PixelTransformer, Sinusoid
-from ..parts.slots import Embed, Ffn, Merge, Mixer, Qkv
+from ..parts import LinearQkv, Mlp
+from ..parts.slots import REGISTERED, Embed, Ffn, Inner, Merge, Mixer, Position, Qkv
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,8 @@ class Stage:
     qkv: Qkv | tuple[Qkv, ...] = LinearQkv()
     merge: Merge | None = None
     aux: int = 0
-    position: Learned | Sinusoid | None = None
-    inner: PixelTransformer | None = None
+    position: Position | None = None
+    inner: Inner | None = None
     norm: str = "layer"
     post_norm: bool = False
 
@@ -118,13 +117,17 @@ class BackboneSpec:
                 )
         if stage.inner is None:
             return
-        if not isinstance(self.embed, PixelEmbed) or number > 1:
-            raise ValueError(f"PixelTransformer has no place in stage {number}: only PixelEmbed feeds it, in stage 1.")
-        wanted, made = (stage.inner.side, stage.inner.dim), (self.embed.side, self.embed.pixel_dim)
+        inner, embed = type(stage.inner).__name__, type(self.embed).__name__
+        made = self.embed.pixel_tokens
+        if made is None or number > 1:
+            raise ValueError(
+                f"{inner} has no place in stage {number}: only an embedding with pixel tokens feeds it, in stage 1."
+            )
+        wanted = (stage.inner.side, stage.inner.dim)
         if wanted != made:
             raise ValueError(
-                f"PixelTransformer is made for {wanted[0]}x{wanted[0]} pixel tokens {wanted[1]} wide, "
-                f"but PixelEmbed makes {made[0]}x{made[0]} of {made[1]}."
+                f"{inner} is made for {wanted[0]}x{wanted[0]} pixel tokens {wanted[1]} wide, "
+                f"but {embed} makes {made[0]}x{made[0]} of {made[1]}."
             )
 
     def _check_layer(self, layer: Layer, number: int, aux: int) -> None:
@@ -134,7 +137,7 @@ class BackboneSpec:
                 f"{name} in stage {number} has no place for the {aux} auxiliary token(s) of this model; "
                 "use Global or GatherBroadcast there, or build the model with aux=0 and pool='mean'."
             )
-        if not isinstance(layer.qkv, LinearQkv) and not getattr(layer.mixer, "fed_by_qkv", False):
+        if not layer.qkv.plain and not getattr(layer.mixer, "fed_by_qkv", False):
             reason = (
                 "there is no mixer" if layer.mixer is None else f"{name} makes no queries, keys and values from one map"
             )
@@ -188,7 +191,7 @@ def alternate(part: Any, depth: int) -> tuple[Any, ...]:
     return tuple(replace(part, shifted=index % 2 == 1) for index in range(depth))
 
 
-SPEC_TYPES = {cls.__name__: cls for cls in (BackboneSpec, Stage, *(getattr(parts, name) for name in parts.__all__))}
+REGISTERED.update({cls.__name__: cls for cls in (BackboneSpec, Stage)})
 
 
 def to_json(value: Any) -> Any:
@@ -199,22 +202,28 @@ def to_json(value: Any) -> Any:
         {'type': 'Mlp', 'ratio': 2.0, 'act': 'gelu'}
     """
     if is_dataclass(value):
-        if type(value) not in SPEC_TYPES.values():
-            raise TypeError(f"{type(value).__name__} is not a part of Nearsight, so a model with it has no JSON form.")
+        if REGISTERED.get(type(value).__name__) is not type(value):
+            raise TypeError(
+                f"{type(value).__name__} is not registered, so a model with it has no JSON form; "
+                "`nearsight.parts.register` registers a part."
+            )
         return {"type": type(value).__name__} | {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
     return [to_json(v) for v in value] if isinstance(value, tuple) else value
 
 
 def from_json(value: Any) -> Any:
-    """Undo `to_json`; only the types of this library can come out."""
+    """Undo `to_json`; only registered types can come out, and nothing is imported to find one."""
     if isinstance(value, list):
         return tuple(from_json(v) for v in value)
     if not isinstance(value, Mapping):
         return value
     name = value.get("type")
-    if not isinstance(name, str) or name not in SPEC_TYPES:
-        raise ValueError(f"A model description names the type {name!r}, which Nearsight does not have.")
-    kind = SPEC_TYPES[name]
+    kind = REGISTERED.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ValueError(
+            f"A model description names the type {name!r}, which Nearsight does not have; if it is a part of your own, "
+            "import the module that registers it first (nearsight.parts.register)."
+        )
     known = {f.name for f in fields(kind)}
     given = {key: from_json(v) for key, v in value.items() if key != "type"}
     if unknown := sorted(given.keys() - known):

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..lattice import Grid
+from ..lattice import Grid, pad_to_multiple, roll, windows
 from .bands import same_padding
 
 Fusion = Literal["mean", "max", "min"]
@@ -283,3 +283,23 @@ class GatherMatrix(AttentionMatrix):
         far = self.broadcast(patches) @ self.gathering
         rows[:, :, ~is_global, aux:] = (self.local.rows(patches) + far) / 2
         return rows, None
+
+
+def window_tokens(grid: Grid, size: int, shift: tuple[int, int], device: torch.device) -> Tensor:
+    """The token in each slot of windows that pad first and shift then: `[windows, size**2]`."""
+    numbers = torch.arange(grid.patches, device=device).view(1, grid.height, grid.width, 1)
+    # Padding is zeros, so the numbers start from one on the way.
+    tokens = windows(roll(pad_to_multiple(numbers + 1, size), *shift), size)[..., 0]
+    return torch.where(tokens > 0, tokens - 1, grid.patches)
+
+
+def cells_of_keys(grid: Grid, rows: int, columns: int, ratio: int, device: torch.device) -> Tensor:
+    """Which share of each key of a map reduced by `ratio` the tokens have: `[aux + rows * columns, N]`."""
+    own_row = torch.arange(grid.height, device=device) // ratio
+    own_column = torch.arange(grid.width, device=device) // ratio
+    owner = (own_row[:, None] * columns + own_column).flatten()
+    covered = ((own_row < rows)[:, None] & (own_column < columns)).flatten()
+    covers = torch.zeros(rows * columns, grid.patches, device=device)
+    covers[owner[covered], covered.nonzero().flatten()] = 1.0
+    covers /= covers.sum(dim=1, keepdim=True)
+    return torch.block_diag(torch.eye(grid.aux, device=device), covers) if grid.aux else covers

@@ -11,6 +11,7 @@ from .pixels import PixelEmbed, PixelTransformer
 from .position import Learned, Sinusoid
 from .qkv import Life, LinearQkv
 from .sliding import Sliding
+from .slots import register
 from .squeeze import Squeezed
 from .tokens_to_token import TokensToToken
 
@@ -41,4 +42,5 @@ __all__ = [
     "Squeezed",
     "TokensToToken",
     "Window",
+    "register",
 ]

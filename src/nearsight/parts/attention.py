@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,17 +16,27 @@ from ..lattice import (
     pad_to_multiple,
     roll,
     sequence,
+    times_to_cover,
     unwindow,
     window_shift,
     windows,
     with_aux,
 )
 from ..ops.attention import SHORT, short_attention, suits, window_attention
+from ..ops.attention_matrix import (
+    AttentionMatrix,
+    GlobalMatrix,
+    ReducedMatrix,
+    WindowMatrix,
+    cells_of_keys,
+    softmax_rows,
+    widened,
+    window_tokens,
+)
 from ..ops.chunks import by_images
 from ..ops.fold import once_per_grid
 from ..ops.relative import log_spaced_offsets, pairwise_bias, resize_relative_table, shift_mask
-from .qkv import LinearQkvModule
-from .slots import Mixer, Qkv, Site, TokenModule
+from .slots import Mixer, Qkv, Resizing, Site, TokenModule, identity_rows, register
 
 
 def split_heads(tokens: Tensor, heads: int) -> Tensor:
@@ -50,6 +60,7 @@ def bias_table(offsets: int, heads: int) -> nn.Parameter:
     return nn.Parameter(nn.init.trunc_normal_(torch.empty(offsets, heads), std=0.02))
 
 
+@register
 @dataclass(frozen=True)
 class Global(Mixer):
     """Every token attends to every token.
@@ -65,12 +76,18 @@ class Global(Mixer):
     heads: int = 3
     relative: bool = False
 
+    @property
+    def label(self) -> str:
+        return f"Global ×{self.heads}"
+
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         return GlobalModule(site, self, qkv)
 
 
 class GlobalModule(TokenModule):
     """`proj(softmax(q k / sqrt(d) + bias) v)`."""
+
+    undecayed = ("table",)
 
     def __init__(self, site: Site, part: Global, qkv: Qkv):
         super().__init__()
@@ -100,7 +117,15 @@ class GlobalModule(TokenModule):
         bias = pairwise_bias(resize_relative_table(self.table, self.map_size, size), *size)[None].contiguous()
         return F.pad(bias, (grid.aux, 0, grid.aux, 0)) if grid.aux else bias
 
+    def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
+        queries, keys, _ = self.qkv(tokens, grid)
+        return GlobalMatrix(split_heads(queries, self.heads), split_heads(keys, self.heads), self.bias(grid), grid)
 
+    def resizing(self, old: Any) -> Resizing:
+        return {"table": lambda table: resize_relative_table(table, old.map_size, self.map_size)}
+
+
+@register
 @dataclass(frozen=True)
 class Window(Mixer):
     """Tokens attend inside windows, every other block inside shifted ones (Swin, Swin v2).
@@ -126,12 +151,18 @@ class Window(Mixer):
     relative: bool = True
     trained_window: int | None = None
 
+    @property
+    def label(self) -> str:
+        return f"{'Cosine' if self.cosine else 'Window'} {self.window}{' shifted' * self.shifted} ×{self.heads}"
+
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         return WindowModule(site, self, qkv)
 
 
 class WindowModule(TokenModule):
     """Attention inside windows of `size` x `size` tokens."""
+
+    undecayed = ("table",)
 
     def __init__(self, site: Site, part: Window, qkv: Qkv):
         super().__init__()
@@ -157,8 +188,8 @@ class WindowModule(TokenModule):
         shift = self.shift_on(grid)
         field = roll(field, *shift)
         mask = self.mask(height, width, shift, tokens.dtype)
-        # A linear qkv can stand in front of the windows, which saves a copy; another one looks at neighbours in them.
-        if self.folded and suits(field) and self.similarity is None and isinstance(self.qkv, LinearQkvModule):
+        # A point-wise qkv can stand in front of the windows, which saves a copy; others look at neighbours in them.
+        if self.folded and suits(field) and self.similarity is None and self.qkv.pointwise:
             whole = Grid(height, width)
             queries, keys, values = (lattice(t, whole) for t in self.qkv(field.flatten(1, 2), whole))
             field = window_attention(queries, keys, values, mask, size=self.size, heads=self.heads)
@@ -201,6 +232,24 @@ class WindowModule(TokenModule):
             bias = torch.zeros(1, self.heads, 1, 1, dtype=dtype, device=joined.device)
         return torch.where(joined, bias, -torch.inf)
 
+    def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
+        size, shift = self.size, self.shift_on(grid)
+        field = pad_to_multiple(lattice(tokens, grid), size)
+        height, width = field.shape[1:3]
+        pieces = windows(roll(field, *shift), size)
+        queries, keys, _ = (split_heads(t, self.heads) for t in self.qkv(pieces, Grid(size, size)))
+        scale = queries.shape[-1] ** -0.5
+        if self.similarity is not None:
+            queries, keys = self.similarity.scale(queries, keys)
+            scale = 1.0
+        queries, keys = (widened(t).unflatten(0, (len(tokens), -1)) for t in (queries, keys))  # [B, windows, h, ., d]
+        mask = self.mask(height, width, shift, tokens.dtype)
+        weights = softmax_rows(queries, keys, None if mask is None else mask[None], scale)
+        return WindowMatrix(weights, window_tokens(grid, size, shift, tokens.device), grid, len(tokens))
+
+    def resizing(self, old: Any) -> Resizing:
+        return {"table": lambda table: resize_relative_table(table, (old.size,) * 2, (self.size,) * 2)}
+
 
 def unit(vectors: Tensor) -> Tensor:
     """Vectors of length one; zero stays zero, also in float16, where the usual 1e-12 is zero itself."""
@@ -209,6 +258,8 @@ def unit(vectors: Tensor) -> Tensor:
 
 class CosineSimilarity(nn.Module):
     """Swin v2's logits: cosine times a learned temperature, plus a bias that a network computes from the offset."""
+
+    undecayed = ("logit_scale",)
 
     def __init__(self, heads: int, trained_window: int | None = None):
         super().__init__()
@@ -227,6 +278,7 @@ class CosineSimilarity(nn.Module):
         return 16 * pairwise_bias(self.offset_mlp(offsets), size, size).sigmoid()
 
 
+@register
 @dataclass(frozen=True)
 class SpatialReduction(Mixer):
     """Queries from all tokens, keys and values from a map reduced by `sr_ratio` (PVT).
@@ -242,6 +294,10 @@ class SpatialReduction(Mixer):
     heads: int = 1
     sr_ratio: int = 8
     bias: bool = True
+
+    @property
+    def label(self) -> str:
+        return f"SRA {self.sr_ratio} ×{self.heads}"
 
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         return SpatialReductionModule(site.dim, self)
@@ -262,8 +318,20 @@ class SpatialReductionModule(TokenModule):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        field = pad_to_multiple(lattice(tokens, grid), self.ratio)
-        reduced = self.norm(sequence(self.reduce(field.permute(0, 3, 1, 2))))  # [B, N / ratio**2, C]
-        keys, values = self.kv(with_aux(tokens, reduced, grid)).chunk(2, dim=-1)
+        keys, values = self.kv(with_aux(tokens, self.reduced(tokens, grid), grid)).chunk(2, dim=-1)
         queries, keys, values = (split_heads(t, self.heads) for t in (self.q(tokens), keys, values))
         return self.proj(join_heads(F.scaled_dot_product_attention(queries, keys, values)))
+
+    def reduced(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """The patches as fewer tokens, `[B, N / ratio**2, C]`."""
+        field = pad_to_multiple(lattice(tokens, grid), self.ratio)
+        return self.norm(sequence(self.reduce(field.permute(0, 3, 1, 2))))
+
+    def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
+        keys = self.kv(with_aux(tokens, self.reduced(tokens, grid), grid)).chunk(2, dim=-1)[0]
+        rows, columns = (times_to_cover(side, self.ratio) for side in (grid.height, grid.width))
+        covers = cells_of_keys(grid, rows, columns, self.ratio, tokens.device)
+        return ReducedMatrix(split_heads(self.q(tokens), self.heads), split_heads(keys, self.heads), covers, grid)
+
+    def strip_projections(self) -> None:
+        identity_rows(self.kv.weight, self.kv.in_features, last=True)

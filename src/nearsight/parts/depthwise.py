@@ -1,20 +1,23 @@
 """Depth-wise convolutions as mixers: static, dynamic, inhomogeneous, and with shared weights (the dwconv paper)."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..lattice import Grid, crop, holds, image, lattice, pad_to_multiple, sequence
+from ..ops.attention_matrix import AttentionMatrix, KernelMatrix
 from ..ops.dynamic import convolve_each
 from ..ops.fold import frozen
 from ..ops.predicted import convolve_predicted
+from ..ops.resize import resize_kernel, resize_plane
 from ..ops.sliding import gather_taps, same_padding
+from .branches import ParallelBranch
 from .norm import ScaleShift, fold_norm, make_norm
 from .pointwise import Conv1x1
-from .slots import Mixer, Qkv, Site, TokenModule
+from .slots import GridSource, Mixer, Qkv, Resizing, Site, TokenModule, register
 
 
 class EvenDepthwise(nn.Conv2d):
@@ -39,7 +42,12 @@ class Spatial(TokenModule):
         """Take in the norm that follows, in a model made for inference, and return what is left of it."""
         return fold_norm(norm)
 
+    def kernels(self, tokens: Tensor, wide: Grid, grid: Grid) -> KernelMatrix:
+        """The kernels for these tokens `[B, N, C]` on `wide`, of which `grid` is the upper left corner."""
+        raise NotImplementedError
 
+
+@register
 @dataclass(frozen=True)
 class DepthWise(Mixer):
     """The block S of the dwconv paper: point-wise, depth-wise, point-wise, each normalised (section 3.1).
@@ -58,7 +66,9 @@ class DepthWise(Mixer):
             and segmenters do (with 7); it changes the borders.
     """
 
+    family: ClassVar[str] = "dwnet"
     normed: ClassVar[bool] = False
+    patches_only: ClassVar[bool] = True
 
     kernel: int = 7
     dynamics: Literal["static", "homogeneous", "inhomogeneous"] = "static"
@@ -72,6 +82,17 @@ class DepthWise(Mixer):
 
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         return DepthWiseModule(site.dim, self, self.make_spatial(site))
+
+    @property
+    def label(self) -> str:
+        kind = {"static": "", "homogeneous": " dynamic"}.get(self.dynamics, f" {self.dynamics}")
+        return f"DepthWise {self.kernel}{kind}"
+
+    def with_norm(self, norm: str) -> "DepthWise":
+        return replace(self, norm=norm)
+
+    def branch(self, site: Site, qkv: Qkv, keeper: GridSource) -> ParallelBranch:
+        return ParallelBranch(self.build(site, qkv), site.dim, keeper, carries_aux=False)
 
     def make_spatial(self, site: Site) -> Spatial:
         """The spatial operation between the two point-wise layers."""
@@ -116,6 +137,18 @@ class DepthWiseModule(TokenModule):
         tokens = F.relu(self.norm_mid(self.spatial(tokens, grid)), inplace=self.folded)
         return self.norm_out(self.point_out(tokens))
 
+    @property
+    def kernel_kind(self) -> str | None:
+        return self.spatial.kernel_kind
+
+    def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
+        """The kernels between the two point-wise layers."""
+        wide = grid
+        if self.pad_to is not None:
+            field = pad_to_multiple(lattice(tokens, grid), self.pad_to)
+            tokens, wide = field.flatten(1, 2), Grid(field.shape[1], field.shape[2])
+        return self.spatial.kernels(F.relu(self.norm_in(self.point_in(tokens))), wide, grid)
+
     def fold_in_place(self) -> None:
         self.norm_in = fold_norm(self.norm_in, behind=self.point_in)
         self.norm_mid = self.spatial.take_in(self.norm_mid)
@@ -124,6 +157,10 @@ class DepthWiseModule(TokenModule):
 
 class StaticKernel(Spatial):
     """An ordinary depth-wise convolution."""
+
+    @property
+    def kernel_kind(self) -> str:
+        return "static"
 
     def __init__(self, dim: int, kernel: int):
         super().__init__()
@@ -135,9 +172,16 @@ class StaticKernel(Spatial):
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         return sequence(self.conv(image(tokens, grid)))
 
+    def kernels(self, tokens: Tensor, wide: Grid, grid: Grid) -> KernelMatrix:
+        return same_everywhere(self.conv.weight.flatten(1)[None, :, None], self.conv.kernel_size[0], tokens, grid)
+
 
 class DynamicKernel(Spatial):
     """One depth-wise kernel per image, predicted from the mean of its tokens (homogeneous dynamic convolution)."""
+
+    @property
+    def kernel_kind(self) -> str:
+        return "per image"
 
     def __init__(self, dim: int, kernel: int, reduction: int):
         super().__init__()
@@ -163,13 +207,46 @@ class DynamicKernel(Spatial):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         batch, _, dim = tokens.shape
-        kernels = self.predict(self.norm(self.reduce(tokens.mean(dim=1))).relu())  # [B, C * kernel**2]
-        kernels = kernels.view(batch, dim, self.kernel, self.kernel)
+        kernels = self.predicted(tokens).view(batch, dim, self.kernel, self.kernel)
         return sequence(convolve_each(image(tokens, grid), kernels, self.bias))
+
+    def predicted(self, tokens: Tensor) -> Tensor:
+        """`[B, C * kernel**2]`."""
+        return self.predict(self.norm(self.reduce(tokens.mean(dim=1))).relu())
+
+    def kernels(self, tokens: Tensor, wide: Grid, grid: Grid) -> KernelMatrix:
+        weight = self.predicted(tokens).view(len(tokens), tokens.shape[-1], 1, -1)
+        return same_everywhere(weight, self.kernel, tokens, grid)
+
+    def resizing(self, old: Any) -> Resizing:
+        return resize_predicted(old.kernel, self.kernel)
+
+
+def same_everywhere(weight: Tensor, kernel: int, tokens: Tensor, grid: Grid) -> KernelMatrix:
+    """The matrix of kernels `[B or 1, C, 1, kernel**2]` that are the same at all positions."""
+
+    def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
+        return weight.expand(-1, -1, len(rows), -1)
+
+    return KernelMatrix(weights_at, kernel, grid, images=len(tokens), heads=weight.shape[1], signed=True)
+
+
+def resize_predicted(old: int, new: int) -> Resizing:
+    """How a layer that predicts kernels is resized: they are linear in its rows."""
+
+    def predicted(rows: Tensor) -> Tensor:  # [channels or groups * kernel**2, ...]
+        kernels = rows.unflatten(0, (-1, old, old)).movedim((1, 2), (0, 1))
+        return resize_kernel(kernels, new).movedim((0, 1), (1, 2)).flatten(0, 2)
+
+    return {"predict.weight": predicted, "predict.bias": predicted}
 
 
 class InhomogeneousKernel(Spatial):
     """One kernel per position and channel group, predicted from the token at that position."""
+
+    @property
+    def kernel_kind(self) -> str:
+        return "predicted"
 
     def __init__(self, dim: int, kernel: int, reduction: int, channels_per_group: int):
         super().__init__()
@@ -189,6 +266,18 @@ class InhomogeneousKernel(Spatial):
         field = lattice(tokens, grid).unflatten(-1, (self.groups, -1))  # [B, H, W, G, C/G]
         mixed = convolve_predicted(field, hidden, self.predict.weight, self.predict.bias, self.kernel)
         return mixed.flatten(3).flatten(1, 2)
+
+    def kernels(self, tokens: Tensor, wide: Grid, grid: Grid) -> KernelMatrix:
+        field = lattice(tokens, wide)
+
+        def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
+            hidden = self.norm(self.reduce(field[:, rows, columns])).relu()  # [B, q, R]
+            return self.predict(hidden).unflatten(-1, (self.groups, -1)).transpose(1, 2)
+
+        return KernelMatrix(weights_at, self.kernel, grid, images=len(tokens), heads=self.groups, signed=True)
+
+    def resizing(self, old: Any) -> Resizing:
+        return resize_predicted(old.kernel, self.kernel)
 
 
 class SharedKernel(Spatial):
@@ -220,6 +309,27 @@ class SharedKernel(Spatial):
         field = lattice(tokens, grid).unflatten(-1, (self.groups, -1))
         mixed = gather_taps(field, self.weights_for(grid), self.kernel)
         return mixed.flatten(3).flatten(1, 2) + self.bias
+
+    @property
+    def kernel_kind(self) -> str:
+        return "static" if self.weight.shape[1:3] == (1, 1) else "per place"
+
+    def kernels(self, tokens: Tensor, wide: Grid, grid: Grid) -> KernelMatrix:
+        everywhere = self.weights_for(wide).expand(1, wide.height, wide.width, -1, -1)
+
+        def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
+            return everywhere[:, rows, columns].permute(0, 3, 1, 2)
+
+        return KernelMatrix(weights_at, self.kernel, grid, images=len(tokens), heads=self.groups, signed=True)
+
+    def resizing(self, old: Any) -> Resizing:
+        def weight(weight: Tensor) -> Tensor:  # [1, H, W, kernel**2, groups]
+            height, width = self.weight.shape[1:3]
+            places = resize_plane(weight[0], (height, width), "bilinear")
+            taps = places.unflatten(2, (old.kernel, old.kernel)).movedim((2, 3), (0, 1))
+            return resize_kernel(taps, self.kernel).movedim((0, 1), (2, 3)).flatten(2, 3)[None]
+
+        return {"weight": weight}
 
     def convolve(self, tokens: Tensor, grid: Grid) -> Tensor:
         """With the same kernels at all positions: a convolution."""

@@ -1,18 +1,20 @@
 """What fills the embed slot: plain patches, or LightViT's overlapping convolutions."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from timm.layers import resample_patch_embed
 from torch import Tensor, nn
 
 from ..lattice import Grid, holds, missing, sequence
 from ..ops.chunks import by_images
 from ..ops.inplace import gelu_over
-from .slots import Embed, EmbedModule
+from .slots import Embed, EmbedModule, Resizing, register
 
 
+@register
 @dataclass(frozen=True)
 class Patchify(Embed):
     """Non-overlapping patches and a linear layer.
@@ -23,9 +25,15 @@ class Patchify(Embed):
         edge: What happens to pixels that fill no whole patch: `pad` with zeros, or `crop` them.
     """
 
+    any_patch: ClassVar[bool] = True
+
     patch: int = 16
     norm: bool = False
     edge: Literal["pad", "crop"] = "pad"
+
+    @property
+    def label(self) -> str:
+        return f"Patchify {self.patch}"
 
     @property
     def stride(self) -> int:
@@ -52,7 +60,14 @@ class PatchifyModule(EmbedModule):
         patches = self.proj(images)  # a convolution crops what fills no whole patch
         return self.norm(sequence(patches)), Grid(patches.shape[2], patches.shape[3]), None
 
+    def resizing(self, old: Any) -> Resizing:
+        return {"proj.weight": lambda weight: resample_patch_embed(weight, [self.stride, self.stride])}
 
+
+STEM_STRIDES = {8: (2, 2, 2), 4: (2, 2, 1), 2: (2, 1, 1)}  # of three of its convolutions, by that of the whole
+
+
+@register
 @dataclass(frozen=True)
 class ConvStem(Embed):
     """LightViT's overlapping patch embedding: five 3x3 convolutions, three of them depth-wise.
@@ -61,7 +76,18 @@ class ConvStem(Embed):
         patch: Stride of the whole stem: 8 as in the paper, or 4 or 2 for small images.
     """
 
+    family: ClassVar[str] = "lightvit"
+    any_patch: ClassVar[bool] = True
+
     patch: int = 8
+
+    @property
+    def label(self) -> str:
+        return f"ConvStem {self.patch}"
+
+    @property
+    def possible_patches(self) -> tuple[int, ...]:
+        return tuple(sorted(STEM_STRIDES))
 
     @property
     def first_conv(self) -> str:
@@ -72,18 +98,15 @@ class ConvStem(Embed):
         return self.patch
 
     def build(self, dim: int, in_chans: int, image_size: tuple[int, int]) -> EmbedModule:
-        strides = {8: (2, 2, 2), 4: (2, 2, 1), 2: (2, 1, 1)}
-        if self.patch not in strides:
+        if self.patch not in STEM_STRIDES:
             raise ValueError(
                 f"The convolutional stem has stride 2, 4 or 8, not {self.patch}; set patch_size to one of these."
             )
-        return ConvStemModule(dim, in_chans, self.patch, strides[self.patch])
+        return ConvStemModule(dim, in_chans, self.patch, STEM_STRIDES[self.patch])
 
 
 class ConvStemModule(EmbedModule):
     """Convolution, three depth-wise ones (each with batch norm and GELU), a projection and a layer norm."""
-
-    folded = False
 
     def __init__(self, dim: int, in_chans: int, stride: int, strides: tuple[int, int, int]):
         super().__init__()
@@ -118,3 +141,6 @@ class ConvStemModule(EmbedModule):
     def largest(self, images: Tensor) -> int:
         """Numbers in the largest map of an image."""
         return self.inner * images.shape[2] * images.shape[3] // self.first_stride**2
+
+    def resizing(self, old: Any) -> Resizing:
+        return {"proj.weight": lambda weight: weight}  # only its strides change

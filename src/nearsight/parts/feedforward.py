@@ -1,20 +1,29 @@
 """What fills the feed-forward slot: the plain MLP, LocalViT's, LightViT's, and a depth-wise convolution before any."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from ..lattice import Grid, image, sequence, zeros_for_aux
+from ..lattice import Grid, image, sequence, with_aux, zeros_for_aux
 from ..ops.chunks import PIECE, by_images, in_chunks
 from ..ops.inplace import gelu_over
+from .branches import adopt
 from .depthwise import same_conv
-from .gates import BiDimensionalGate, EfficientChannelAttention, SqueezeExcite
+from .gates import (
+    BiDimensionalGate,
+    EfficientChannelAttention,
+    OpenBiGate,
+    OpenChannelAttention,
+    OpenSqueezeExcite,
+    SqueezeExcite,
+)
 from .norm import TokenBatchNorm, fold_norm, make_norm
 from .pointwise import Conv1x1, make_activation
-from .slots import Ffn, Site, TokenModule
+from .slots import Ffn, GridSource, Pairs, Site, TokenModule, register
 
 
+@register
 @dataclass(frozen=True)
 class Mlp(Ffn):
     """Linear, activation, linear on every token.
@@ -24,8 +33,14 @@ class Mlp(Ffn):
         act: Activation.
     """
 
+    plain: ClassVar[bool] = True
+
     ratio: float = 4.0
     act: str = "gelu"
+
+    @property
+    def label(self) -> str:
+        return f"Mlp {self.ratio:g}"
 
     def build(self, site: Site) -> TokenModule:
         return MlpModule(site.dim, int(site.dim * self.ratio), self.act)
@@ -47,6 +62,13 @@ class MlpModule(TokenModule):
     def entry(self) -> nn.Linear:
         return self.fc1
 
+    def mlp_layers(self) -> tuple[nn.Linear, nn.Linear]:
+        return self.fc1, self.fc2
+
+    def take_over_mlp(self, first: Any, second: Any) -> Pairs:
+        pairs = ((self.fc1, first), (self.fc2, second))
+        return [(getattr(new, name), getattr(old, name, None)) for new, old in pairs for name in ("weight", "bias")]
+
     def fold_in_place(self) -> None:
         self.act = overwriting(self.act)
 
@@ -65,6 +87,7 @@ def overwriting(act: nn.Module) -> nn.Module:
     return type(act)(inplace=True)
 
 
+@register
 @dataclass(frozen=True)
 class LocalityFfn(Ffn):
     """LocalViT's feed-forward: a depth-wise convolution between the two point-wise layers (LocalViT eq. 6, 8 and 9).
@@ -82,8 +105,10 @@ class LocalityFfn(Ffn):
         depthwise_first: Put it in front of the expansion instead, on the unexpanded width.
     """
 
+    family: ClassVar[str] = "localvit"
     normed: ClassVar[bool] = False
     drops: ClassVar[bool] = False
+    patches_only: ClassVar[bool] = True
 
     gamma: float = 4.0
     kernel: int = 3
@@ -93,8 +118,43 @@ class LocalityFfn(Ffn):
     depthwise: bool = True
     depthwise_first: bool = False
 
+    @property
+    def label(self) -> str:
+        return f"Locality γ{self.gamma:g}" + (f" {self.channel_attention}" if self.channel_attention else "")
+
     def build(self, site: Site) -> TokenModule:
         return LocalityFfnModule(site.dim, self)
+
+    def on_linear(self, linear: nn.Linear, keeper: GridSource) -> "LocalLinear":
+        """Hidden width and activation stay the host's."""
+        if self.depthwise_first:
+            raise ValueError("depthwise_first=True has no form that preserves the model; use preserve=False for it.")
+        hidden = linear.in_features
+        local = same_conv(hidden, self.kernel, bias=False) if self.depthwise else None
+        gate = self.make_gate(hidden, OpenSqueezeExcite, OpenChannelAttention)
+        if local is None and gate is None:
+            raise ValueError("This LocalityFfn has neither a depth-wise convolution nor a channel gate to add.")
+        if local is not None:
+            nn.init.zeros_(local.weight)
+        return adopt(LocalLinear, linear, keeper=keeper, local=local, gate=gate)
+
+    def make_gate(
+        self,
+        hidden: int,
+        squeeze: type[SqueezeExcite] = SqueezeExcite,
+        efficient: type[EfficientChannelAttention] = EfficientChannelAttention,
+    ) -> nn.Module | None:
+        """The channel gate on `hidden` channels, in either of its two forms; None for none."""
+        match self.channel_attention:
+            case None:
+                return None
+            case "se":
+                return squeeze(hidden, hidden // self.se_reduction if self.se_reduction else 4)
+            case "eca" | "eca_hsigmoid":
+                return efficient(hidden, hard=self.channel_attention == "eca_hsigmoid")
+        raise ValueError(
+            f"channel_attention={self.channel_attention!r} is not known; use se, eca, eca_hsigmoid or None."
+        )
 
 
 class LocalityFfnModule(TokenModule):
@@ -110,7 +170,7 @@ class LocalityFfnModule(TokenModule):
         local = dim if part.depthwise_first else hidden
         self.local = same_conv(local, part.kernel, bias=False) if part.depthwise else None
         self.norm_local: nn.Module | None = TokenBatchNorm(local) if part.depthwise else None
-        self.gate = make_channel_gate(part, hidden)
+        self.gate = part.make_gate(hidden)
         self.project = Conv1x1(hidden, dim, bias=False)
         self.norm_project: nn.Module = TokenBatchNorm(dim)
 
@@ -142,6 +202,9 @@ class LocalityFfnModule(TokenModule):
         self.norm_project = fold_norm(self.norm_project, behind=self.project)
         self.act = overwriting(self.act)
 
+    def take_over_mlp(self, first: Any, second: Any) -> Pairs:
+        return [(self.expand.weight, getattr(first, "weight", None)), (self.project.weight, second.weight)]
+
     def _expand(self, patches: Tensor) -> Tensor:
         return self.act(self.norm_expand(self.expand(patches)))
 
@@ -151,18 +214,28 @@ class LocalityFfnModule(TokenModule):
         return self.act(self.norm_local(sequence(self.local(image(patches, grid)))))
 
 
-def make_channel_gate(part: LocalityFfn, hidden: int) -> nn.Module | None:
-    """The channel gate that a `LocalityFfn` asks for, on `hidden` channels."""
-    match part.channel_attention:
-        case None:
-            return None
-        case "se":
-            return SqueezeExcite(hidden, hidden // part.se_reduction if part.se_reduction else 4)
-        case "eca" | "eca_hsigmoid":
-            return EfficientChannelAttention(hidden, hard=part.channel_attention == "eca_hsigmoid")
-    raise ValueError(f"channel_attention={part.channel_attention!r} is not known; use se, eca, eca_hsigmoid or None.")
+class LocalLinear(nn.Linear):
+    """The second layer of an MLP, whose hidden patches first see their neighbours: LocalViT on pretrained weights.
+
+    `fc2(gate(h + depthwise(h)))` with a kernel of zeros and a gate of ones at the start. Prefix tokens pass by.
+    """
+
+    keeper: GridSource
+    local: nn.Conv2d | None
+    gate: nn.Module | None
+
+    def forward(self, input: Tensor) -> Tensor:
+        tokens, grid = self.keeper.tokens(input)
+        patches = tokens[:, grid.aux :]
+        if self.local is not None:
+            bare = Grid(grid.height, grid.width)
+            patches = patches + sequence(self.local(image(patches.contiguous(), bare)))
+        if self.gate is not None:
+            patches = self.gate(patches)
+        return super().forward(with_aux(tokens, patches, grid).view_as(input))
 
 
+@register
 @dataclass(frozen=True)
 class BiGate(Ffn):
     """LightViT's feed-forward: an MLP whose output is re-weighted over channels and positions (LightViT section 3.2).
@@ -175,20 +248,32 @@ class BiGate(Ffn):
         gate_norm: Layer norm in front of the gate: in the release, not in the paper's pseudo-code.
     """
 
+    family: ClassVar[str] = "lightvit"
+
     ratio: float = 4.0
     reduction: int = 4
     channel_gate: bool = True
     spatial_gate: bool = True
     gate_norm: bool = True
 
+    @property
+    def label(self) -> str:
+        return f"BiGate {self.ratio:g}"
+
+    def on_linear(self, linear: nn.Linear, keeper: GridSource) -> "GatedLinear":
+        if not (self.channel_gate or self.spatial_gate):
+            raise ValueError("This BiGate has neither of its two gates, so there is nothing to add.")
+        return adopt(GatedLinear, linear, keeper=keeper, gate=self.make_gate(linear.out_features, OpenBiGate))
+
+    def make_gate(self, dim: int, kind: type[BiDimensionalGate] = BiDimensionalGate) -> BiDimensionalGate:
+        """The gate behind tokens `dim` wide."""
+        return kind(dim, self.reduction, channel=self.channel_gate, spatial=self.spatial_gate, norm=self.gate_norm)
+
     def build(self, site: Site) -> TokenModule:
         mlp = MlpModule(site.dim, int(site.dim * self.ratio), "gelu")
         if not (self.channel_gate or self.spatial_gate):
             return mlp
-        gate = BiDimensionalGate(
-            site.dim, self.reduction, channel=self.channel_gate, spatial=self.spatial_gate, norm=self.gate_norm
-        )
-        return GatedMlpModule(mlp, gate)
+        return GatedMlpModule(mlp, self.make_gate(site.dim))
 
 
 class GatedMlpModule(TokenModule):
@@ -204,7 +289,23 @@ class GatedMlpModule(TokenModule):
             return self.gate(in_chunks(lambda part: self.mlp(part, grid), tokens, self.mlp.token_width))
         return self.gate(self.mlp(tokens, grid))
 
+    def take_over_mlp(self, first: Any, second: Any) -> Pairs:
+        return self.mlp.take_over_mlp(first, second)
 
+
+class GatedLinear(nn.Linear):
+    """The second layer of an MLP with LightViT's gate behind it, which starts as 1."""
+
+    keeper: GridSource
+    gate: nn.Module
+
+    def forward(self, input: Tensor) -> Tensor:
+        mixed = super().forward(input)
+        tokens, _ = self.keeper.tokens(mixed)
+        return self.gate(tokens).view_as(mixed)
+
+
+@register
 @dataclass(frozen=True)
 class DepthwiseThen(Ffn):
     """A residual depth-wise convolution, then another feed-forward part (dwconv paper, Table 6).
@@ -214,10 +315,15 @@ class DepthwiseThen(Ffn):
         then: The feed-forward part behind it.
     """
 
+    family: ClassVar[str] = "dwnet"
     normed: ClassVar[bool] = False
 
     kernel: int = 7
     then: Ffn = field(default_factory=Mlp)
+
+    @property
+    def label(self) -> str:
+        return f"DW {self.kernel}, {self.then.label}"
 
     def build(self, site: Site) -> TokenModule:
         norm = make_norm(site.norm, site.dim, site.eps) if self.then.normed else nn.Identity()
@@ -237,7 +343,11 @@ class DepthwiseThenModule(TokenModule):
         local = zeros_for_aux(sequence(self.local(image(tokens, grid))), grid)
         return local + self.ffn(self.norm(tokens + local), grid)
 
+    def take_over_mlp(self, first: Any, second: Any) -> Pairs:
+        return self.ffn.take_over_mlp(first, second)
 
+
+@register
 @dataclass(frozen=True)
 class PatchesOnly(Ffn):
     """Another feed-forward part on the patch tokens alone; auxiliary tokens pass by untouched.
@@ -248,6 +358,9 @@ class PatchesOnly(Ffn):
     Attributes:
         ffn: The feed-forward part.
     """
+
+    family: ClassVar[str] = "lightvit"
+    patches_only: ClassVar[bool] = True
 
     ffn: Ffn = field(default_factory=Mlp)
 
@@ -272,3 +385,6 @@ class PatchesOnlyModule(TokenModule):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         return zeros_for_aux(self.ffn(tokens[:, grid.aux :], Grid(grid.height, grid.width)), grid)
+
+    def take_over_mlp(self, first: Any, second: Any) -> Pairs:
+        return self.ffn.take_over_mlp(first, second)

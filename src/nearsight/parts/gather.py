@@ -1,7 +1,7 @@
 """LightViT's attention: windows for what is near, a few global tokens that gather and broadcast for what is far."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -9,12 +9,15 @@ from torch import Tensor, nn
 
 from ..lattice import Grid, crop, holds, lattice, pad_to_multiple, unwindow, windows
 from ..ops.attention import add_from_few, suits, window_attention
+from ..ops.attention_matrix import AttentionMatrix, GatherMatrix, WindowMatrix, softmax_rows, widened, window_tokens
 from ..ops.fold import once_per_grid
-from ..ops.relative import pairwise_bias
+from ..ops.relative import pairwise_bias, resize_relative_table
 from .attention import bias_table, check_heads, join_heads, split_heads
-from .slots import Mixer, Qkv, Site, TokenModule
+from .branches import ParallelBranch
+from .slots import GridSource, Mixer, Pairs, Qkv, Resizing, Site, TokenModule, register
 
 
+@register
 @dataclass(frozen=True)
 class GatherBroadcast(Mixer):
     """Window attention plus global tokens that gather from all patches and broadcast back (LightViT eq. 1 to 4).
@@ -27,19 +30,31 @@ class GatherBroadcast(Mixer):
         relative: Learned bias per relative position in the windows: in the release, not in the paper.
     """
 
+    family: ClassVar[str] = "lightvit"
     fed_by_qkv: ClassVar[bool] = True
     carries_aux: ClassVar[bool] = True
+    needs_aux: ClassVar[bool] = True
 
     heads: int = 2
     window: int = 7
     relative: bool = True
 
+    @property
+    def label(self) -> str:
+        return f"GatherBroadcast {self.window} ×{self.heads}"
+
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         return GatherBroadcastModule(site, self, qkv)
+
+    def branch(self, site: Site, qkv: Qkv, keeper: GridSource) -> ParallelBranch:
+        """Tokens of its own that gather and broadcast; the host's attention stays for what is near."""
+        return ParallelBranch(Gathering(site.dim, self.heads), site.dim, keeper, carries_aux=True)
 
 
 class GatherBroadcastModule(TokenModule):
     """`proj([gathered ; local + broadcast])`."""
+
+    undecayed = ("table",)
 
     def __init__(self, site: Site, part: GatherBroadcast, qkv: Qkv):
         super().__init__()
@@ -103,3 +118,58 @@ class GatherBroadcastModule(TokenModule):
     def bias(self) -> Tensor | None:
         """Relative bias `[1, h, size**2, size**2]`."""
         return None if self.table is None else pairwise_bias(self.table, self.size, self.size)[None].contiguous()
+
+    def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
+        padded, wide = self.pad(tokens, grid)
+        queries, keys, values = self.qkv(padded, wide)
+        bare = Grid(grid.height, grid.width)
+        q, k = (split_heads(windows(lattice(t, wide), self.size), self.heads) for t in (queries, keys))
+        q, k = (widened(t).unflatten(0, (len(tokens), -1)) for t in (q, k))
+        bias = self.bias()
+        weights = softmax_rows(q, k, None if bias is None else bias[None], q.shape[-1] ** -0.5)
+        local = WindowMatrix(weights, window_tokens(bare, self.size, (0, 0), tokens.device), bare, len(tokens))
+        if not grid.aux:
+            return local
+        assert self.kv_global is not None
+        inside = [widened(split_heads(self.crop(t, grid, wide), self.heads)) for t in (queries, keys, values)]
+        asking = widened(split_heads(queries[:, : grid.aux], self.heads))
+        gathering = softmax_rows(asking, inside[1], None, asking.shape[-1] ** -0.5)  # [B, h, T, N]
+        gathered = join_heads((gathering @ inside[2]).to(tokens.dtype))
+        global_keys = self.kv_global(gathered).chunk(2, dim=-1)[0]
+        return GatherMatrix(local, gathering, inside[0], split_heads(global_keys, self.heads), grid)
+
+    def resizing(self, old: Any) -> Resizing:
+        return {"table": lambda table: resize_relative_table(table, (old.size,) * 2, (self.size,) * 2)}
+
+    def take_over_attention(self, qkv: Any, proj: Any) -> Pairs:
+        new: Any = self.qkv.proj
+        pairs = [(new.weight, getattr(qkv, "weight", None)), (new.bias, getattr(qkv, "bias", None))]
+        return [*pairs, (self.proj.weight, proj.weight), (self.proj.bias, proj.bias)]
+
+
+GATHERING = 8  # tokens that gather beside a pretrained attention, as in LightViT-T
+
+
+class Gathering(TokenModule):
+    """Learned tokens that gather from all patches and broadcast back (LightViT eq. 2 and 3), of each block its own."""
+
+    undecayed = ("asking",)
+
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.asking = nn.Parameter(torch.randn(1, GATHERING, dim) * 0.02)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.kv_global = nn.Linear(dim, 2 * dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        queries, keys, values = self.qkv(tokens).chunk(3, dim=-1)
+        asking = self.asking.expand(tokens.shape[0], -1, -1)
+        gathered = self.attend(asking, keys[:, grid.aux :], values[:, grid.aux :])  # [B, T, C]
+        return self.proj(self.attend(queries, *self.kv_global(gathered).chunk(2, dim=-1)))
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attention, `[B, N, C]` each."""
+        queries, keys, values = (split_heads(t, self.heads) for t in (queries, keys, values))
+        return join_heads(F.scaled_dot_product_attention(queries, keys, values))

@@ -1,17 +1,21 @@
 """Local MLP: window attention whose weights are parameters instead of similarities (dwconv paper, section 3.4)."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid, crop, holds, lattice, pad_to_multiple, roll, unwindow, window_shift, windows
-from ..ops.relative import pairwise_bias, shift_mask
+from ..lattice import Grid, crop, holds, lattice, missing, pad_to_multiple, roll, unwindow, window_shift, windows
+from ..ops.attention_matrix import AttentionMatrix, WindowMatrix, window_tokens
+from ..ops.relative import pairwise_bias, resize_relative_table, shift_mask
+from ..ops.resize import resize_kernel, resize_plane
 from .attention import bias_table, check_heads, join_heads, split_heads
-from .slots import Mixer, Qkv, Site, TokenModule
+from .slots import Mixer, Qkv, Resizing, Site, TokenModule, identity_rows, register
 
 
+@register
 @dataclass(frozen=True)
 class LocalMlp(Mixer):
     """Swin's block with static weights in place of queries and keys, in windows and shifted windows.
@@ -25,11 +29,17 @@ class LocalMlp(Mixer):
             interpolated when the map has another number of windows than the model was made for.
     """
 
+    family: ClassVar[str] = "dwnet"
+
     heads: int = 3
     window: int = 7
     shifted: bool = False
     share_channels: bool = True
     share_positions: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"LocalMlp {self.window}{' shifted' * self.shifted} ×{self.heads}"
 
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         return LocalMlpModule(site, self)
@@ -37,6 +47,8 @@ class LocalMlp(Mixer):
 
 class LocalMlpModule(TokenModule):
     """`proj((weight + relative bias) v)` inside each window; no softmax."""
+
+    undecayed = ("table",)
 
     def __init__(self, site: Site, part: LocalMlp):
         super().__init__()
@@ -56,16 +68,51 @@ class LocalMlpModule(TokenModule):
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         field = pad_to_multiple(lattice(self.value(tokens), grid), self.size)
         height, width = field.shape[1:3]
-        sides = (grid.height, grid.width) if self.shifted else (1, 1)  # one token does not move
-        shift = window_shift(sides[0], self.size), window_shift(sides[1], self.size)
+        shift = self.shift_on(grid)
         field = roll(field, *shift)
         pieces = split_heads(windows(field, self.size), self.groups)  # [B * windows, groups, size**2, C / groups]
-        weights = self.weights_for(height // self.size, width // self.size)
-        if not (holds(shift[0] == 0) and holds(shift[1] == 0)):
-            weights = weights * shift_mask(height, width, self.size, shift, field.device)[:, None]
+        weights = self.masked_weights(height, width, shift)
         mixed = torch.einsum("wgij,bwgjd->bwgid", weights, pieces.unflatten(0, (field.shape[0], -1)))
         field = unwindow(join_heads(mixed.flatten(0, 1)), self.size, height, width)
         return self.proj(crop(roll(field, height - shift[0], width - shift[1]), grid))
+
+    def shift_on(self, grid: Grid) -> tuple[int, int]:
+        """How far the windows move down and right on this grid."""
+        sides = (grid.height, grid.width) if self.shifted else (1, 1)  # one token does not move
+        return window_shift(sides[0], self.size), window_shift(sides[1], self.size)
+
+    def masked_weights(self, height: int, width: int, shift: tuple[int, int]) -> Tensor:
+        """Weights `[windows or 1, groups, size**2, size**2]` on a padded map, zero where the shift joined tokens."""
+        weights = self.weights_for(height // self.size, width // self.size)
+        if holds(shift[0] == 0) and holds(shift[1] == 0):
+            return weights
+        return weights * shift_mask(height, width, self.size, shift, weights.device)[:, None]
+
+    def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
+        shift = self.shift_on(grid)
+        height, width = (side + missing(side, self.size) for side in (grid.height, grid.width))
+        weights = self.masked_weights(height, width, shift)
+        places = window_tokens(grid, self.size, shift, tokens.device)
+        return WindowMatrix(weights[None], places, grid, len(tokens), signed=True)
+
+    def resizing(self, old: Any) -> Resizing:
+        def weight(weight: Tensor) -> Tensor:  # [rows, columns, groups, size**2, size**2]
+            rows, columns = self.weight.shape[:2]
+            weight = resize_plane(weight, (rows, columns), "bilinear")
+            if old.size == self.size:
+                return weight
+            pairs = weight.unflatten(4, (old.size, old.size)).unflatten(3, (old.size, old.size))
+            pairs = resize_kernel(pairs.movedim((5, 6), (0, 1)), self.size).movedim((0, 1), (5, 6))  # sums stay
+            queries = resize_plane(pairs.movedim((3, 4), (0, 1)), (self.size, self.size), "bicubic")
+            return queries.movedim((0, 1), (3, 4)).flatten(5).flatten(3, 4)
+
+        def table(table: Tensor) -> Tensor:
+            return resize_relative_table(table, (old.size,) * 2, (self.size,) * 2) * (old.size / self.size) ** 2
+
+        return {"weight": weight, "table": table}
+
+    def strip_projections(self) -> None:
+        identity_rows(self.value.weight, self.value.out_features)
 
     def weights_for(self, rows: int, columns: int) -> Tensor:
         """Weights `[rows * columns or 1, groups, size**2, size**2]` on a map of so many windows."""

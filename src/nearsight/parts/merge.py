@@ -1,17 +1,18 @@
 """What fills the merge slot: four tokens become one, at the entry of a stage."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid, lattice, pad_to_multiple, sequence
+from ..lattice import Grid, lattice, missing, pad_to_multiple, sequence
 from ..ops.back_projection import BackProjection
 from ..ops.deform import corners, deformable_2x2, deformable_2x2_reference
+from ..ops.precision import wide, without_autocast
 from .norm import fold_norm
-from .slots import Merge, MergeModule, Site
+from .slots import Merge, MergeModule, Pairs, PartModule, Site, register
 
 
 def concat_2x2(field: Tensor) -> Tensor:
@@ -19,6 +20,11 @@ def concat_2x2(field: Tensor) -> Tensor:
     batch, height, width, channels = field.shape
     field = field.view(batch, height // 2, 2, width // 2, 2, channels)
     return field.permute(0, 1, 3, 4, 2, 5).flatten(3)
+
+
+def as_convolution(linear: Tensor) -> Tensor:
+    """The weight of a linear layer on `concat_2x2`, `[D, 4C]`, as that of a convolution `[D, C, 2, 2]`."""
+    return linear.unflatten(1, (2, 2, -1)).permute(0, 3, 2, 1)
 
 
 def largest_2x2(field: Tensor) -> Tensor:
@@ -56,6 +62,7 @@ class PatchMergeModule(MergeModule):
         return torch.cat((aux, patches), dim=1), smaller
 
 
+@register
 @dataclass(frozen=True)
 class ConcatMerge(Merge):
     """Concatenate 2x2 tokens, then a linear layer (Swin).
@@ -83,7 +90,11 @@ class ConcatMergeModule(PatchMergeModule):
         four = concat_2x2(field).flatten(1, 2)
         return self.reduce(self.norm(four)) if self.norm_first else self.norm(self.reduce(four))
 
+    def cells(self) -> tuple[Tensor, None]:
+        return as_convolution(self.reduce.weight), None
 
+
+@register
 @dataclass(frozen=True)
 class ConvMerge(Merge):
     """2x2 convolution with stride 2 and a layer norm (PVT)."""
@@ -103,10 +114,16 @@ class ConvMergeModule(PatchMergeModule):
     def merge_patches(self, field: Tensor) -> Tensor:
         return self.norm(sequence(self.conv(field.permute(0, 3, 1, 2))))
 
+    def cells(self) -> tuple[Tensor, Tensor | None]:
+        return self.conv.weight, self.conv.bias
 
+
+@register
 @dataclass(frozen=True)
 class ResidualMerge(Merge):
     """LightViT's residual merging: concatenate and project, plus the projected 2x2 maximum (section 4.1)."""
+
+    family: ClassVar[str] = "lightvit"
 
     def build(self, site: Site, in_dim: int) -> MergeModule:
         return ResidualMergeModule(site, in_dim)
@@ -126,6 +143,7 @@ class ResidualMergeModule(ConcatMergeModule):
 SAMPLERS = {"torchvision": deformable_2x2, "torch": deformable_2x2_reference}
 
 
+@register
 @dataclass(frozen=True)
 class DeformableMerge(Merge):
     """LIT's deformable token merging: a 2x2 stride-2 convolution that learns where to sample (LIT eq. 7 and 8).
@@ -137,6 +155,8 @@ class DeformableMerge(Merge):
             detectors and segmenters do; samples may still fall on it.
     """
 
+    family: ClassVar[str] = "lit"
+
     backend: Literal["torchvision", "torch"] = "torchvision"
     edge: Literal["pad", "crop"] = "pad"
 
@@ -145,9 +165,15 @@ class DeformableMerge(Merge):
             raise ValueError(f"backend={self.backend!r} is not known; use one of {', '.join(SAMPLERS)}.")
         return DeformableMergeModule(site, in_dim, self.backend, self.edge)
 
+    def in_front(self, in_dim: int) -> "CellMover":
+        return CellMover(in_dim)
+
 
 class DeformableMergeModule(PatchMergeModule):
     """`gelu(norm(deformable_conv(x)))`; the offsets start at zero, where it is a plain convolution."""
+
+    deformable = True
+    slow = ("offsets",)
 
     def __init__(self, site: Site, in_dim: int, backend: str, edge: str):
         super().__init__(site, in_dim)
@@ -176,8 +202,64 @@ class DeformableMergeModule(PatchMergeModule):
         shares = shares * inside
         return BackProjection(fine, coarse, cells.flatten(3).flatten(1, 2), shares.flatten(3).flatten(1, 2), offsets)
 
+    def take_over(self, weight: Tensor, bias: Tensor | None) -> Pairs:
+        return [(self.conv.weight, weight), (self.conv.bias, bias)]
+
     def fold_in_place(self) -> None:
         """Let the convolution take in the norm, with its weights in the order in which cells are read."""
         self.norm = fold_norm(self.norm, behind=self.conv)
         weight = self.conv.weight.detach().contiguous(memory_format=torch.channels_last)
         self.conv.weight = nn.Parameter(weight, requires_grad=False)
+
+
+class CellMover(PartModule):
+    """Reads a map `[B, C, H, W]` at learned places: each cell its own offset, predicted from its 2x2 group (LIT eq. 7).
+
+    The offsets start at zero, where every cell reads itself, to the last bit.
+
+    Example:
+        >>> picture = torch.randn(1, 3, 5, 4)
+        >>> torch.equal(CellMover(3)(picture), picture)
+        True
+    """
+
+    slow = ("offsets",)
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.offsets = nn.Conv2d(dim, 8, 2, stride=2)
+        nn.init.zeros_(self.offsets.weight)
+        nn.init.zeros_(self.offsets.bias)  # type: ignore[arg-type]
+
+    def forward(self, picture: Tensor) -> Tensor:
+        height, width = picture.shape[-2:]
+        even = F.pad(picture, (0, missing(width, 2), 0, missing(height, 2)))
+        read = read_sampled if torch.compiler.is_exporting() else read_summed
+        moved = read(even, self.offsets(even))[..., :height, :width]
+        # In the order in memory that the host had: a convolution rounds differently in another.
+        order = torch.contiguous_format if picture.is_contiguous() else torch.channels_last
+        return moved.contiguous(memory_format=order)
+
+
+def read_summed(picture: Tensor, offsets: Tensor) -> Tensor:
+    """Cells `[B, C, 2h, 2w]` of a picture `[B, C, 2h, 2w]`, moved by `offsets` `[B, 8, h, w]`."""
+    batch, channels, height, width = picture.shape
+    rows, columns = offsets.shape[2:]
+    dtype = wide(picture.dtype)
+    with without_autocast(picture.device):
+        cells = picture.permute(0, 2, 3, 1).reshape(-1, channels).to(dtype)
+        index, shares = corners(offsets.to(dtype), height, width)
+        first = torch.arange(batch, device=picture.device).view(-1, 1, 1, 1, 1) * (height * width)
+        moved = F.embedding_bag((index + first).view(-1, 4), cells, per_sample_weights=shares.view(-1, 4), mode="sum")
+    field = moved.view(batch, rows, columns, 2, 2, channels).transpose(2, 3).reshape(batch, height, width, channels)
+    return field.permute(0, 3, 1, 2).to(picture.dtype)
+
+
+def read_sampled(picture: Tensor, offsets: Tensor) -> Tensor:
+    """The same with a grid sample, which every runtime has."""
+    height, width = picture.shape[2:]
+    moves = offsets.unflatten(1, (2, 2, 2)).permute(0, 4, 1, 5, 2, 3).flatten(1, 2).flatten(2, 3)  # [B, 2h, 2w, 2]
+    y = torch.arange(height, device=picture.device)[:, None] + moves[..., 0]
+    x = torch.arange(width, device=picture.device) + moves[..., 1]
+    places = torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), dim=-1)
+    return F.grid_sample(picture, places, mode="bilinear", padding_mode="zeros", align_corners=False)

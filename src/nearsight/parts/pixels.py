@@ -1,6 +1,7 @@
 """TNT's transformer inside the transformer: every patch token has a small lattice of pixel tokens behind it."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +12,10 @@ from ..lattice import Grid, holds, missing
 from .attention import Global
 from .feedforward import Mlp
 from .qkv import LinearQkv
-from .slots import Embed, EmbedModule, Site
+from .slots import Embed, EmbedModule, Inner, Site, register
 
 
+@register
 @dataclass(frozen=True)
 class PixelEmbed(Embed):
     """Pixel tokens from a 7x7 convolution, patch tokens from all pixel tokens of a patch.
@@ -24,9 +26,23 @@ class PixelEmbed(Embed):
         pixel_stride: Pixels between two pixel tokens.
     """
 
+    qkv_bias: ClassVar[bool] = False
+
     patch: int = 16
     pixel_dim: int = 12
     pixel_stride: int = 4
+
+    @property
+    def label(self) -> str:
+        return f"Pixels {self.patch}"
+
+    @property
+    def possible_patches(self) -> tuple[int, ...]:
+        return tuple(self.pixel_stride * side for side in (2, 4))  # one pixel token alone has nothing to attend to
+
+    @property
+    def pixel_tokens(self) -> tuple[int, int]:
+        return self.side, self.pixel_dim
 
     @property
     def stride(self) -> int:
@@ -47,6 +63,8 @@ class PixelEmbed(Embed):
 
 class PixelEmbedModule(EmbedModule):
     """Returns patch tokens `[B, N, C]`, their grid, and pixel tokens `[B * N, side**2, pixel_dim]`."""
+
+    undecayed = ("position",)
 
     def __init__(self, dim: int, in_chans: int, part: PixelEmbed):
         super().__init__()
@@ -71,8 +89,9 @@ class PixelEmbedModule(EmbedModule):
         return tokens, grid, pixels
 
 
+@register
 @dataclass(frozen=True)
-class PixelTransformer:
+class PixelTransformer(Inner):
     """The inner block of TNT: attention and MLP among the pixel tokens of each patch, then added to the patch token.
 
     Attributes:
@@ -88,7 +107,6 @@ class PixelTransformer:
     side: int = 4
 
     def build(self, out_dim: int, eps: float, drop_path: float) -> "PixelTransformerModule":
-        """The inner block for patch tokens `out_dim` wide."""
         return PixelTransformerModule(self, out_dim, eps, drop_path)
 
 

@@ -1,7 +1,7 @@
 """Absolute positions, added to the tokens at the entry of a stage."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -9,30 +9,33 @@ from torch import Tensor, nn
 
 from ..lattice import Grid, holds
 from ..ops.fold import once_per_grid
+from .slots import PartModule, Position, Resizing, register
 
 
+@register
 @dataclass(frozen=True)
-class Learned:
+class Learned(Position):
     """A learned table, one entry per token.
 
     Attributes:
         resize: How it is interpolated for another grid: `bicubic` (DeiT) or `bilinear` (PVT, LIT).
     """
 
+    learned: ClassVar[bool] = True
+
     resize: Literal["bicubic", "bilinear"] = "bicubic"
 
     def build(self, dim: int, grid: Grid) -> "PositionTable":
-        """A table for tokens `dim` wide on `grid`."""
         table = nn.init.trunc_normal_(torch.empty(1, grid.tokens, dim), std=0.02)
         return PositionTable(table, grid, self.resize, trained=True)
 
 
+@register
 @dataclass(frozen=True)
-class Sinusoid:
+class Sinusoid(Position):
     """The fixed sine and cosine table of T2T-ViT, over the running number of the token."""
 
     def build(self, dim: int, grid: Grid) -> "PositionTable":
-        """A table for tokens `dim` wide on `grid`."""
         with torch.device("cpu"):  # in float64, which not every device has
             place = torch.arange(grid.tokens, dtype=torch.float64)[:, None]
             channel = torch.arange(dim)
@@ -41,9 +44,10 @@ class Sinusoid:
         return PositionTable(table.to(torch.empty(0).device), grid, "bicubic", trained=False)
 
 
-class PositionTable(nn.Module):
+class PositionTable(PartModule):
     """Adds a table `[1, aux + H*W, C]` to the tokens; on another grid the patches' part is interpolated."""
 
+    undecayed = ("table",)
     table: Tensor
 
     def __init__(self, table: Tensor, grid: Grid, resize: str, trained: bool):
@@ -62,6 +66,9 @@ class PositionTable(nn.Module):
     def on(self, grid: Grid) -> Tensor:
         """The table on this grid."""
         return resize_positions(self.table, self.grid, grid, self.resize)
+
+    def resizing(self, old: Any) -> Resizing:
+        return {"table": lambda table: resize_positions(table, old.grid, self.grid, self.resize)}
 
 
 def resize_positions(table: Tensor, old: Grid, new: Grid, mode: str) -> Tensor:

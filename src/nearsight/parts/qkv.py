@@ -1,18 +1,21 @@
 """What fills the qkv slot: one linear layer, or LIFE's cascade of convolutions with growing kernels."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..lattice import Grid, image, sequence, with_aux
 from ..ops.life import ScaleWeights, cascade
+from .branches import adopt
 from .depthwise import same_conv
 from .pointwise import Conv1x1
-from .slots import Qkv, QkvModule, Site
+from .slots import GridSource, Pairs, Qkv, QkvModule, Site, identity_rows, register
 
 
+@register
 @dataclass(frozen=True)
 class LinearQkv(Qkv):
     """One linear layer.
@@ -21,7 +24,13 @@ class LinearQkv(Qkv):
         bias: True, False, or `qv`: biases for queries and values only, as in Swin v2.
     """
 
+    plain: ClassVar[bool] = True
+
     bias: bool | Literal["qv"] = True
+
+    @property
+    def label(self) -> str:
+        return "Linear"
 
     def build(self, site: Site, heads: int) -> QkvModule:
         return LinearQkvModule(site.dim, self.bias)
@@ -29,6 +38,8 @@ class LinearQkv(Qkv):
 
 class LinearQkvModule(QkvModule):
     """`q, k, v = Linear(C, 3C)(x)`."""
+
+    pointwise = True
 
     def __init__(self, dim: int, bias: bool | Literal["qv"]):
         super().__init__()
@@ -43,7 +54,16 @@ class LinearQkvModule(QkvModule):
             return queries + self.q_bias, keys, values + self.v_bias
         return queries, keys, values
 
+    def linear(self) -> tuple[Tensor, Tensor | None]:
+        if self.q_bias is None or self.v_bias is None:
+            return self.proj.weight, self.proj.bias
+        return self.proj.weight, torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
 
+    def strip_projections(self) -> None:
+        identity_rows(self.proj.weight, self.width, last=True)
+
+
+@register
 @dataclass(frozen=True)
 class Life(Qkv):
     """The Local InFormation Enhancer: each scale of a convolution cascade gives a part of Q, K and V (LIFE eq. 3 to 6).
@@ -57,6 +77,8 @@ class Life(Qkv):
         qkv_norm: One layer norm applied to Q, to K and to V; an option of the release that the paper leaves off.
     """
 
+    family: ClassVar[str] = "life"
+
     kernels: tuple[int, ...] = (1, 3, 5)
     scale_width: int | None = None
     aux_key: Literal["paper", "released"] = "paper"
@@ -68,6 +90,40 @@ class Life(Qkv):
         if not isinstance(self.kernels, tuple) or not self.kernels:
             raise ValueError(f"kernels={self.kernels!r} is no cascade; give one kernel per scale, such as (1, 3, 5).")
         return LifeModule(site.dim, self, self.width_of_scale(site.dim, heads))
+
+    @property
+    def label(self) -> str:
+        return "Life " + "·".join(map(str, self.kernels))
+
+    def behaving(self, behaviour: str) -> "Life":
+        return replace(self, aux_key=behaviour)  # type: ignore[arg-type]
+
+    def on_linear(self, linear: nn.Linear, keeper: GridSource, q_bias: Any, v_bias: Any) -> "LifeLinear":
+        self.check_preserving()
+        width, scales = linear.out_features // 3, len(self.kernels)
+        share = self.scale_width or width // scales
+        if not 0 < share * scales <= width:
+            raise ValueError(
+                f"{scales} scales of {share} channels do not fit into the {width} channels of the pretrained queries; "
+                "give fewer kernels or a smaller scale_width."
+            )
+        further = nn.ModuleList(Scale(3 * share, 3 * share, kernel, bias=False) for kernel in self.kernels[1:])
+        fade = nn.Parameter(torch.zeros(3, (scales - 1) * share))
+        return adopt(LifeLinear, linear, keeper=keeper, scales=further, fade=fade, q_bias=q_bias, v_bias=v_bias)
+
+    def check_preserving(self) -> None:
+        """Refuse settings under which a pretrained layer could not be the first scale."""
+        if not self.kernels or self.kernels[0] != 1:
+            raise ValueError(
+                f"kernels={self.kernels} do not begin with 1, and preserve=True keeps the pretrained layer as the "
+                "scale of kernel 1; use kernels such as (1, 3, 5), or preserve=False."
+            )
+        if len(self.kernels) < 2:
+            raise ValueError(
+                "kernels=(1,) is the plain layer that the model has already; give more, such as (1, 3, 5)."
+            )
+        if self.qkv_norm or self.aux_key != "paper":
+            raise ValueError("qkv_norm and aux_key have no form that preserves the model; use preserve=False for them.")
 
     def width_of_scale(self, dim: int, heads: int) -> int:
         """Channels n of one scale in tokens `dim` wide, attended by `heads` heads."""
@@ -115,6 +171,12 @@ class LifeModule(QkvModule):
             shares.append(tokens.unflatten(-1, (3, -1)))  # q_s, k_s, v_s
         return torch.cat(shares, dim=-1)
 
+    def take_over(self, weight: Tensor, bias: Tensor | None) -> Pairs:
+        """The first scale is the layer's first n channels of Q, of K and of V."""
+        share, point = self.width // len(self.scales), self.scales[0].point
+        first = weight.unflatten(0, (3, -1))[:, :share].flatten(0, 1)
+        return [(point.weight, first), (point.bias, None if bias is None else bias.view(3, -1)[:, :share].flatten())]
+
     def fold_in_place(self) -> None:
         if all(scale.depth is None or type(scale.depth) is nn.Conv2d for scale in self.scales):
             self.weights = [scale.weights() for scale in self.scales]
@@ -136,3 +198,36 @@ class Scale(nn.Module):
     def weights(self) -> ScaleWeights:
         """What it computes with."""
         return ScaleWeights(None if self.depth is None else self.depth.weight, self.point.weight, self.point.bias)
+
+
+class LifeLinear(nn.Linear):
+    """Pretrained queries, keys and values as the first scale of LIFE; the further scales have a scale of zero at first.
+
+    The cascade starts from the first n channels of Q, K and V, as in the paper, and scale s is added to the channels
+    from (s-1)n of each (eq. 4), times `fade`, which starts at zero.
+    """
+
+    keeper: GridSource
+    scales: Any  # of Scale
+    fade: nn.Parameter
+    q_bias: nn.Parameter | None
+    v_bias: nn.Parameter | None
+
+    def forward(self, input: Tensor) -> Tensor:
+        first = F.linear(input, self.weight, self.whole_bias())  # [..., 3C]
+        tokens, grid = self.keeper.tokens(first)
+        width = self.fade.shape[-1] // len(self.scales)  # n
+        share = tokens.unflatten(-1, (3, -1))[..., :width].flatten(-2)  # [B, N, 3n]
+        further = []
+        for scale in self.scales:
+            share = scale(share, grid)
+            further.append(share.unflatten(-1, (3, -1)))
+        local = self.fade * torch.cat(further, dim=-1)  # [B, N, 3, (S-1)n]
+        rest = self.out_features // 3 - width - local.shape[-1]
+        return first + F.pad(local, (width, rest)).reshape(first.shape)
+
+    def whole_bias(self) -> Tensor | None:
+        """The bias of all three; of hosts that have none for the keys, with zeros there."""
+        if self.q_bias is None or self.v_bias is None:
+            return self.bias
+        return torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))

@@ -9,13 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..lattice import Grid, image, lattice, sequence
+from ..ops.attention_matrix import AttentionMatrix, KernelMatrix, widened
 from ..ops.fold import frozen, scale_and_shift
+from ..ops.resize import resize_plane
 from ..ops.sliding import gather_taps, inside_window, tap_products
 from .attention import bias_table, check_heads
 from .norm import TokenBatchNorm
-from .slots import Mixer, Qkv, Site, TokenModule
+from .slots import Mixer, Qkv, Resizing, Site, TokenModule, register
 
 
+@register
 @dataclass(frozen=True)
 class Sliding(Mixer):
     """Each token attends to the window around it (dwconv Table 5; places outside the map are left out).
@@ -30,6 +33,7 @@ class Sliding(Mixer):
             kernel for all heads or one per head.
     """
 
+    family: ClassVar[str] = "dwnet"
     fed_by_qkv: ClassVar[bool] = True
 
     heads: int = 3
@@ -37,6 +41,10 @@ class Sliding(Mixer):
     relative: bool = True
     conv: Literal["pre", "post"] | None = None
     conv_shared: bool = True
+
+    @property
+    def label(self) -> str:
+        return f"Sliding {self.window}{f' {self.conv}' if self.conv else ''} ×{self.heads}"
 
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         if self.window % 2 == 0:
@@ -48,6 +56,8 @@ class Sliding(Mixer):
 
 class SlidingModule(TokenModule):
     """Softmax over the window's logits, then the window's values, both tap by tap."""
+
+    undecayed = ("table",)
 
     def __init__(self, site: Site, part: Sliding, qkv: Qkv):
         super().__init__()
@@ -65,14 +75,39 @@ class SlidingModule(TokenModule):
         if self.pre is not None:
             queries, keys, _ = self.qkv(self.pre(tokens, grid), grid)
         fields = [lattice(t, grid).unflatten(-1, (self.heads, -1)) for t in (queries, keys, values)]
-        logits = tap_products(fields[0], fields[1], self.window) / math.sqrt(fields[0].shape[-1])  # [B, H, W, taps, h]
+        weights = self.weights(fields[0], fields[1], grid)
+        return self.proj(gather_taps(fields[2], weights, self.window).flatten(3).flatten(1, 2))
+
+    def weights(self, queries: Tensor, keys: Tensor, grid: Grid) -> Tensor:
+        """Attention `[B, H, W, window**2, h]` of each query to its window, both `[B, H, W, h, d]`."""
+        logits = tap_products(queries, keys, self.window) / math.sqrt(queries.shape[-1])
         if self.post is not None:
             logits = self.post(logits)
         if self.table is not None:
             logits = logits + self.table
-        inside = inside_window(grid.height, grid.width, self.window, tokens.device)[..., None]
-        weights = logits.masked_fill(~inside, -torch.inf).softmax(dim=3)
-        return self.proj(gather_taps(fields[2], weights, self.window).flatten(3).flatten(1, 2))
+        inside = inside_window(grid.height, grid.width, self.window, queries.device)[..., None]
+        return logits.masked_fill(~inside, -torch.inf).softmax(dim=3)
+
+    @property
+    def kernel_kind(self) -> str:
+        return "attention"
+
+    def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
+        queries, keys, _ = self.qkv(tokens if self.pre is None else self.pre(tokens, grid), grid)
+        fields = [widened(lattice(t, grid).unflatten(-1, (self.heads, -1))) for t in (queries, keys)]
+        weights = self.weights(fields[0], fields[1], grid)
+
+        def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
+            return weights[:, rows, columns].permute(0, 3, 1, 2)
+
+        return KernelMatrix(weights_at, self.window, grid, images=len(tokens), heads=self.heads, signed=False)
+
+    def resizing(self, old: Any) -> Resizing:
+        def window(table: Tensor) -> Tensor:  # [window**2, heads]
+            side = table.unflatten(0, (old.window, old.window))
+            return resize_plane(side, (self.window, self.window), "bicubic").flatten(0, 1)
+
+        return {"table": window}
 
 
 class PreConvolution(nn.Module):

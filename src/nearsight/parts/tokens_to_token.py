@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from ..lattice import Grid, image
 from ..ops.precision import wide, without_autocast
 from .attention import join_heads, split_heads
 from .feedforward import Mlp
-from .slots import Embed, EmbedModule, Ffn, Site, TokenModule
+from .slots import Embed, EmbedModule, Ffn, Site, TokenModule, register
 
 SPLITS = {  # stride of the whole: (kernel, stride, padding) of each soft split
     16: ((7, 4, 2), (3, 2, 1), (3, 2, 1)),
@@ -21,6 +21,7 @@ SPLITS = {  # stride of the whole: (kernel, stride, padding) of each soft split
 }
 
 
+@register
 @dataclass(frozen=True)
 class TokensToToken(Embed):
     """Soft split, attention, soft split, attention, soft split, linear.
@@ -33,11 +34,21 @@ class TokensToToken(Embed):
         dropout: Dropout inside the performer layers.
     """
 
+    qkv_bias: ClassVar[bool] = False
+
     patch: int = 16
     token_dim: int = 64
     attention: Literal["performer", "transformer"] = "performer"
     ffn: Ffn = Mlp(ratio=1.0)
     dropout: float = 0.1
+
+    @property
+    def label(self) -> str:
+        return f"T2T {self.patch}" + ("" if self.ffn.plain else " local")
+
+    @property
+    def possible_patches(self) -> tuple[int, ...]:
+        return tuple(SPLITS)
 
     @property
     def first_conv(self) -> str:

@@ -4,34 +4,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..lattice import Grid
+from ..lattice import Grid, image, sequence, with_aux
 from ..models.backbone import Backbone
 from ..models.names import PARTS, Context
 from ..models.options import SLOT_TYPES, choose, spread
 from ..models.spec import BackboneSpec
-from ..parts import GatherBroadcast, Life, LinearQkv, LocalityFfn, Squeezed
-from ..parts.feedforward import GatedMlpModule, LocalityFfnModule, MlpModule
-from ..parts.merge import ConcatMergeModule, ConvMergeModule, DeformableMergeModule
-from ..parts.qkv import LifeModule, LinearQkvModule
-from ..parts.slots import QkvModule, Site
-from ..parts.squeeze import SqueezedModule
-from .cells import CellMover, move_tokens
+from ..parts import LinearQkv
+from ..parts.branches import adopt
+from ..parts.qkv import LinearQkvModule
+from ..parts.slots import Ffn, Merge, Mixer, Pairs, Qkv, QkvModule, Site
 from .hosts import GridKeeper, NoPlace, note_grid, watch
-from .into_timm import (
-    Branch,
-    Gathering,
-    ParallelBranch,
-    Placed,
-    fill,
-    fill_slot,
-    join_branch,
-    merge_weight,
-    open_squeezing,
-)
-from .layers import LifeLinear, adopt, gated_linear, life_linear, local_linear
+from .into_timm import Placed, fill, fill_slot, join_branch
 from .options import Choice
 
 
@@ -86,70 +71,63 @@ def keeper_of(module: nn.Module) -> GridKeeper:
     return module.grid_keeper  # type: ignore[return-value]
 
 
-def put_ffn(place: OwnPlace, part: Any, preserve: bool) -> list[nn.Parameter]:
+def put_ffn(place: OwnPlace, part: Ffn, preserve: bool) -> list[nn.Parameter]:
     """A feed-forward part that builds on the MLP."""
     mlp = place.holder.ffn
-    if not isinstance(mlp, MlpModule):
+    if mlp.mlp_layers() is None:
         raise NoPlace(f"{type(mlp).__name__} is no plain MLP to build on")
-    make: Any = local_linear if isinstance(part, LocalityFfn) else gated_linear
-    mlp.fc2 = make(mlp.fc2, part, keeper_of(mlp))
+    mlp.fc2 = part.on_linear(mlp.fc2, keeper_of(mlp))
     mlp.token_width = None  # a token is no longer treated by itself
     return []
 
 
-class LifeBesideQkv(QkvModule):
-    """A plain qkv layer of ours whose scales fade in; it looks around, so no other module may take it apart."""
+class LocalizedQkv(LinearQkvModule):
+    """A plain qkv layer of ours that a part builds on; it looks around, so no other module may take it apart."""
 
-    proj: LifeLinear
-    q_bias: nn.Parameter | None
-    v_bias: nn.Parameter | None
+    pointwise = False
 
-    def forward(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
-        queries, keys, values = self.proj(tokens).chunk(3, dim=-1)
-        if self.q_bias is not None and self.v_bias is not None:
-            return queries + self.q_bias, keys, values + self.v_bias
-        return queries, keys, values
+    def linear(self) -> None:  # type: ignore[override]
+        return None
+
+    def strip_projections(self) -> None:
+        """Its layer does more than project."""
 
 
-def put_qkv(place: OwnPlace, part: Life, preserve: bool) -> list[nn.Parameter]:
-    """LIFE on a plain qkv layer."""
+def put_qkv(place: OwnPlace, part: Qkv, preserve: bool) -> list[nn.Parameter]:
+    """A qkv part that builds on a plain layer."""
     mixer = place.holder.mixer
     mixer = getattr(mixer, "mixer", mixer)  # inside squeeze-and-excitation
     plain = getattr(mixer, "qkv", None)
-    if not isinstance(plain, LinearQkvModule):
+    if not isinstance(plain, QkvModule) or plain.linear() is None:
         raise NoPlace(f"{type(mixer).__name__} has no plain layer for queries, keys and values")
-    proj = life_linear(plain.proj, part, keeper_of(plain), q_bias=None, v_bias=None)
-    mixer.qkv = adopt(LifeBesideQkv, plain, proj=proj)
+    proj = part.on_linear(plain.proj, keeper_of(plain), q_bias=None, v_bias=None)  # type: ignore[arg-type]
+    mixer.qkv = adopt(LocalizedQkv, plain, proj=proj)
     return []
 
 
-def put_mixer(place: OwnPlace, part: Any, preserve: bool) -> list[nn.Parameter]:
+def put_mixer(place: OwnPlace, part: Mixer, preserve: bool) -> list[nn.Parameter]:
     """What joins the mixer that is there."""
     mixer = place.holder.mixer
     if mixer is None:
         raise NoPlace("the block has no mixer")
-    keeper = keeper_of(mixer)
-    near: Branch
-    if isinstance(part, Squeezed):
-        near = open_squeezing(place.dim, part.se_reduction, keeper)
-    elif isinstance(part, GatherBroadcast):
-        near = ParallelBranch(Gathering(place.dim, part.heads), place.dim, keeper, carries_aux=True)
-    else:
-        near = ParallelBranch(
-            part.build(Site(place.dim, Grid(14, 14)), LinearQkv()), place.dim, keeper, carries_aux=False
-        )
-    mixer.near = near
+    mixer.near = part.branch(Site(place.dim, Grid(14, 14)), LinearQkv(), keeper_of(mixer))
     mixer.register_forward_hook(join_branch)
     return []
 
 
-def put_merge(place: OwnPlace, part: Any, preserve: bool) -> list[nn.Parameter]:
-    """Cells that move in front of the merge that is there."""
-    if isinstance(place.holder, DeformableMergeModule):
+def put_merge(place: OwnPlace, part: Merge, preserve: bool) -> list[nn.Parameter]:
+    """What stands in front of the merge that is there."""
+    if place.holder.deformable:
         raise NoPlace("its merges are deformable already")
-    place.holder.mover = CellMover(place.before)
+    place.holder.mover = part.in_front(place.before)
     place.holder.register_forward_pre_hook(move_tokens)
     return []
+
+
+def move_tokens(merge: Any, inputs: Any) -> Any:
+    """Hook in front of a merge that takes tokens `[B, N, C]` and their grid."""
+    tokens, grid = inputs
+    return with_aux(tokens, sequence(merge.mover(image(tokens, grid))), grid), grid
 
 
 PUT: dict[str, Callable[[Any, Any, bool], list[nn.Parameter]]] = {
@@ -183,7 +161,7 @@ def rebuild(
             held = buffers.get(f"{name}.{leaf}")
             if held is not None and held.shape == buffer.shape:
                 setattr(module, leaf, held)
-    keep_squeezed(model, new)
+    keep_wrapped(model, new)
     taken = [parameter for pair in zip(model.stages, new.stages, strict=True) for parameter in take_over(*pair)]
     checkpointing = [stage.grad_checkpointing for stage in model.stages]
     for stage, enabled in zip(new.stages, checkpointing, strict=True):
@@ -192,11 +170,11 @@ def rebuild(
     return layers, taken
 
 
-def keep_squeezed(before: Backbone, after: Backbone) -> None:
-    """Put mixers that only got a gate behind them into the new model as they are."""
+def keep_wrapped(before: Backbone, after: Backbone) -> None:
+    """Put mixers that only got something around them into the new model as they are."""
     for old_stage, new_stage in zip(before.stages, after.stages, strict=True):
         for old, new in zip(old_stage.blocks, new_stage.blocks, strict=True):
-            if isinstance(new.mixer, SqueezedModule) and type(new.mixer.mixer) is type(old.mixer):
+            if (wrapped := getattr(new.mixer, "mixer", None)) is not None and type(wrapped) is type(old.mixer):
                 new.mixer.mixer = old.mixer
 
 
@@ -237,45 +215,14 @@ def changed_spec(
 
 def take_over(before: Any, after: Any) -> list[nn.Parameter]:
     """Fill parts of a stage with the numbers of the plain parts that stood there."""
-    pairs: list[tuple[Any, Any]] = []
+    pairs: Pairs = []
     for old, new in zip(before.blocks, after.blocks, strict=True):
-        pairs += feed_pairs(old.ffn, new.ffn) + qkv_pairs(
-            getattr(old.mixer, "qkv", None), getattr(new.mixer, "qkv", None)
-        )
-    if isinstance(after.merge, DeformableMergeModule) and not isinstance(before.merge, DeformableMergeModule):
-        pairs += merge_pairs(before.merge, after.merge)
+        if type(old.ffn) is not type(new.ffn) and (layers := old.ffn.mlp_layers()) is not None:
+            pairs += new.ffn.take_over_mlp(*layers)
+        held, made = getattr(old.mixer, "qkv", None), getattr(new.mixer, "qkv", None)
+        if isinstance(held, QkvModule) and isinstance(made, QkvModule) and (layer := held.linear()) is not None:
+            pairs += made.take_over(*layer)
+    changed = before.merge is not None and type(before.merge) is not type(after.merge)
+    if changed and (cells := before.merge.cells()) is not None:
+        pairs += after.merge.take_over(*cells)
     return fill(pairs)
-
-
-def feed_pairs(old: Any, new: Any) -> list[tuple[Any, Any]]:
-    """New and old weights of the point-wise layers of a feed-forward part."""
-    if not isinstance(old, MlpModule) or type(old) is type(new):
-        return []
-    if isinstance(new, LocalityFfnModule):
-        return [(new.expand.weight, old.fc1.weight), (new.project.weight, old.fc2.weight)]
-    mlp = new.mlp if isinstance(new, GatedMlpModule) else getattr(new, "ffn", None)
-    if not isinstance(mlp, MlpModule):
-        return []
-    names = ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")
-    return [(mlp.get_parameter(name), old.get_parameter(name)) for name in names]
-
-
-def qkv_pairs(old: Any, new: Any) -> list[tuple[Any, Any]]:
-    """New and old weights of LIFE's first scale."""
-    if not isinstance(old, LinearQkvModule) or not isinstance(new, LifeModule):
-        return []
-    share, point = new.width // len(new.scales), new.scales[0].point
-    weight = old.proj.weight.unflatten(0, (3, -1))[:, :share].flatten(0, 1)
-    bias: Tensor | None = old.proj.bias
-    if old.q_bias is not None and old.v_bias is not None:
-        bias = torch.cat((old.q_bias, torch.zeros_like(old.q_bias), old.v_bias))
-    return [(point.weight, weight), (point.bias, None if bias is None else bias.view(3, -1)[:, :share].flatten())]
-
-
-def merge_pairs(old: Any, new: DeformableMergeModule) -> list[tuple[Any, Any]]:
-    """New and old weights of a merge of 2x2 cells."""
-    if isinstance(old, ConvMergeModule):
-        return [(new.conv.weight, old.conv.weight), (new.conv.bias, old.conv.bias)]
-    if isinstance(old, ConcatMergeModule):
-        return [(new.conv.weight, merge_weight(old.reduce.weight))]
-    return []

@@ -4,100 +4,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from timm.models import swin_transformer, swin_transformer_v2
 from timm.models.swin_transformer import SwinTransformerBlock
 from timm.models.swin_transformer_v2 import SwinTransformerV2Block
 from torch import Tensor, nn
 
-from ..lattice import Grid, sequence, zeros_for_aux
-from ..models.names import PARTS
+from ..lattice import Grid, sequence
+from ..models.names import LOCAL
 from ..models.options import SLOT_TYPES, choose
-from ..parts import BiGate, DeformableMerge, DepthWise, GatherBroadcast, Life, LinearQkv, LocalityFfn, Squeezed
-from ..parts.attention import join_heads, split_heads
-from ..parts.feedforward import GatedMlpModule, LocalityFfnModule, MlpModule
-from ..parts.gates import SqueezeExcite
-from ..parts.slots import Site, TokenModule
-from .cells import CellMover, move_map, move_picture
+from ..parts import LinearQkv
+from ..parts.branches import adopt
+from ..parts.merge import as_convolution
+from ..parts.slots import Branch, Ffn, Merge, Mixer, Part, Qkv, QkvModule, Site, TokenModule
 from .hosts import GridKeeper, MergePlace, NoPlace, Place, find_merges, find_places
-from .layers import adopt, gated_linear, life_linear, local_linear
 from .options import Choice
-from .zero_init import OpenSqueezeExcite
 
-GATHERING = 8  # tokens that gather in each block, as in LightViT-T
-
-
-class Branch(nn.Module):
-    """Takes what attention made and what it was given, in the host's layout; returns what goes on.
-
-    Attributes:
-        alone: Whether it works without what attention made, so that attention need not run.
-    """
-
-    alone = False
-
-    def forward(self, mixed: Tensor, entering: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
-class ParallelBranch(Branch):
-    """`attention(x) + fade * part(x)`, with a fade of zeros at the start."""
-
-    def __init__(self, part: TokenModule, dim: int, keeper: GridKeeper, carries_aux: bool):
-        super().__init__()
-        self.part = part
-        self.keeper = keeper
-        self.carries_aux = carries_aux
-        self.fade = nn.Parameter(torch.zeros(dim))
-
-    def forward(self, mixed: Tensor, entering: Tensor) -> Tensor:
-        tokens, grid = self.keeper.tokens(entering)
-        if self.carries_aux:
-            local = self.part(tokens, grid)
-        else:
-            local = zeros_for_aux(self.part(tokens[:, grid.aux :], Grid(grid.height, grid.width)), grid)
-        return mixed + (self.fade * local).reshape(mixed.shape)
-
-
-class Gathering(TokenModule):
-    """Learned tokens that gather from all patches and broadcast back (LightViT eq. 2 and 3), of each block its own."""
-
-    def __init__(self, dim: int, heads: int):
-        super().__init__()
-        self.heads = heads
-        self.asking = nn.Parameter(torch.randn(1, GATHERING, dim) * 0.02)
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.kv_global = nn.Linear(dim, 2 * dim)
-        self.proj = nn.Linear(dim, dim)
-
-    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        queries, keys, values = self.qkv(tokens).chunk(3, dim=-1)
-        asking = self.asking.expand(tokens.shape[0], -1, -1)
-        gathered = self.attend(asking, keys[:, grid.aux :], values[:, grid.aux :])  # [B, T, C]
-        return self.proj(self.attend(queries, *self.kv_global(gathered).chunk(2, dim=-1)))
-
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Attention, `[B, N, C]` each."""
-        queries, keys, values = (split_heads(t, self.heads) for t in (queries, keys, values))
-        return join_heads(F.scaled_dot_product_attention(queries, keys, values))
-
-
-class Squeezing(Branch):
-    """`gate(attention(x))`: squeeze-and-excitation over all patches, with gates of 1 at the start."""
-
-    def __init__(self, gate: nn.Module, keeper: GridKeeper):
-        super().__init__()
-        self.gate = gate
-        self.keeper = keeper
-
-    def forward(self, mixed: Tensor, entering: Tensor) -> Tensor:
-        tokens, _ = self.keeper.tokens(mixed)
-        return self.gate(tokens).reshape(mixed.shape)
-
-
-def open_squeezing(dim: int, reduction: int, keeper: GridKeeper) -> Squeezing:
-    """Squeeze-and-excitation in its preserving form."""
-    return Squeezing(OpenSqueezeExcite(dim, dim // reduction), keeper)
+Layers = dict[str, tuple[int, ...]]
+Placed = Mapping[str, Sequence[int]] | None
+Taken = list[nn.Parameter]  # of the parts, filled with pretrained numbers
 
 
 def join_branch(attention: Any, inputs: Any, output: Tensor) -> Tensor:
@@ -144,9 +68,6 @@ def put_branch(place: Place, near: Branch) -> None:
     place.block = block
 
 
-Taken = list[nn.Parameter]  # of the parts, filled with pretrained numbers
-
-
 class OnTokens(nn.Module):
     """A part in a host: takes what the host's module took, and finds the grid itself."""
 
@@ -175,12 +96,12 @@ class Replacement(Branch):
         return self.part(tokens, grid).reshape(entering.shape)
 
 
-class LifeInHost(nn.Module):
-    """LIFE where a host has its qkv layer: queries, keys and values side by side."""
+class QkvInHost(nn.Module):
+    """A qkv part where a host has its qkv layer: queries, keys and values side by side."""
 
-    def __init__(self, life: nn.Module, keeper: GridKeeper):
+    def __init__(self, qkv: QkvModule, keeper: GridKeeper):
         super().__init__()
-        self.life = life
+        self.life = qkv
         self.keeper = keeper
 
     def forward(self, field: Tensor) -> Tensor:
@@ -199,44 +120,32 @@ def fill(pairs: list[tuple[Any, Tensor | None]]) -> Taken:
     return taken
 
 
-def replace_ffn(place: Place, part: Any) -> Taken:
-    """LocalViT's or LightViT's feed-forward part; its point-wise layers take over the MLP's."""
-    fc1, fc2 = getattr(place.feed, "fc1", None), place.output
+def replace_ffn(place: Place, part: Ffn) -> Taken:
+    """A feed-forward part in the place of an MLP, whose layers it takes over as far as it can."""
+    first, second = getattr(place.feed, "fc1", None), place.output
     built = part.build(place.site)
     setattr(place.block, place.family.feed, OnTokens(built, place.keeper()))
     if not part.normed:
         setattr(place.block, place.family.norms[1], nn.Identity())
     if not part.drops and place.family.drop:
         setattr(place.block, place.family.drop, nn.Identity())
-    first = getattr(fc1, "weight", None)
-    if isinstance(built, LocalityFfnModule):
-        return fill([(built.expand.weight, first), (built.project.weight, fc2.weight)])
-    mlp: Any = built.mlp if isinstance(built, GatedMlpModule) else built
-    assert isinstance(mlp, MlpModule) and isinstance(part, (BiGate, LocalityFfn))
-    biases = [(mlp.fc1.bias, getattr(fc1, "bias", None)), (mlp.fc2.bias, fc2.bias)]
-    return fill([(mlp.fc1.weight, first), (mlp.fc2.weight, fc2.weight), *biases])
+    return fill(built.take_over_mlp(first, second))
 
 
-def replace_qkv(place: Place, part: Life) -> Taken:
-    """LIFE; its first scale takes over the first n channels of the pretrained Q, K and V."""
+def replace_qkv(place: Place, part: Qkv) -> Taken:
+    """A qkv part in the place of a linear layer, which it takes over as far as it can."""
     attention, old = place.attention, place.attention.qkv
-    width, heads = old.out_features // 3, place.heads
-    life: Any = part.build(place.site, heads)
-    if life.width != width:
+    width, built = old.out_features // 3, part.build(place.site, place.heads)
+    if built.width != width:
         raise ValueError(
-            f"LIFE's {len(part.kernels)} scales give queries {life.width} wide, but the host takes {width}: "
+            f"{part.label} gives queries {built.width} wide, but the host takes {width}: "
             "give a scale_width that fits, or preserve=True."
         )
-    share = width // len(part.kernels)
-    first = life.scales[0].point
-    weight = old.weight.unflatten(0, (3, width))[:, :share].flatten(0, 1)
-    bias = pretrained_bias(attention, old)
-    attention.qkv = LifeInHost(life, place.attention_keeper())
+    pairs = built.take_over(old.weight, pretrained_bias(attention, old))
+    attention.qkv = QkvInHost(built, place.attention_keeper())
     if getattr(attention, "q_bias", None) is not None:
         attention.q_bias = attention.k_bias = attention.v_bias = None
-    return fill(
-        [(first.weight, weight), (first.bias, None if bias is None else bias.view(3, width)[:, :share].flatten())]
-    )
+    return fill(pairs)
 
 
 def pretrained_bias(attention: Any, layer: nn.Linear) -> Tensor | None:
@@ -246,7 +155,7 @@ def pretrained_bias(attention: Any, layer: nn.Linear) -> Tensor | None:
     return torch.cat((attention.q_bias, torch.zeros_like(attention.q_bias), attention.v_bias))
 
 
-def replace_mixer(place: Place, part: Any) -> Taken:
+def replace_mixer(place: Place, part: Mixer) -> Taken:
     """A mixer in the place of attention: of all of it, or of the local attention where a host has two kinds."""
     attention, aux = place.attention, place.aux
     if place.family.replaced and not isinstance(attention, place.family.replaced):
@@ -256,25 +165,17 @@ def replace_mixer(place: Place, part: Any) -> Taken:
             f"{type(part).__name__} alone has no place for the {aux} prefix token(s) of this model; preserve=True puts "
             "it beside the attention"
         )
-    if isinstance(part, GatherBroadcast) and not aux:
+    if part.needs_aux and not aux:
         raise NoPlace("without prefix tokens nothing gathers; preserve=True brings tokens of its own")
-    built = part.build(place.site, LinearQkv(bias=has_bias(attention)))
+    qkv = getattr(attention, "qkv", None)
+    built = part.build(place.site, LinearQkv(bias=getattr(qkv, "bias", None) is not None))
     if place.family.windowed:
         put_branch(place, Replacement(built, place.keeper()))
     else:
         setattr(place.block, place.family.attention, OnTokens(built, place.keeper()))
     if not part.normed:
         setattr(place.block, place.family.norms[0], nn.Identity())
-    if not isinstance(part, GatherBroadcast):
-        return []
-    old, new = getattr(attention, "qkv", None), built.qkv.proj
-    pairs = [(new.weight, getattr(old, "weight", None)), (new.bias, getattr(old, "bias", None))]
-    return fill([*pairs, (built.proj.weight, attention.proj.weight), (built.proj.bias, attention.proj.bias)])
-
-
-def has_bias(attention: Any) -> bool:
-    """Whether a host's queries, keys and values have a bias in their layer."""
-    return getattr(getattr(attention, "qkv", None), "bias", None) is not None
+    return fill(built.take_over_attention(qkv, getattr(attention, "proj", None)))
 
 
 # Merging
@@ -307,43 +208,20 @@ class OtherMergeInHost(MergeInHost, nn.Module):
     """Of any other host."""
 
 
-def replace_merge(place: MergePlace, part: DeformableMerge) -> Taken:
-    """LIT's deformable merging; its convolution takes over a merge of 2x2 cells."""
+def replace_merge(place: MergePlace, part: Merge) -> Taken:
+    """A merge in the place of the host's; a merge of 2x2 cells is taken over."""
     old = place.merge
-    built: Any = part.build(Site(place.out_dim, Grid(7, 7)), place.in_dim)
+    built = part.build(Site(place.out_dim, Grid(7, 7)), place.in_dim)
     kind: Any = {"swin": SwinMergeInHost, "swinv2": SwinV2MergeInHost}.get(place.family.name, OtherMergeInHost)
     new = kind.__new__(kind)
     nn.Module.__init__(new)
     new.part, new.layout = built, place.family.layout
     place.model.set_submodule(place.name, new)
     if hasattr(old, "reduction"):
-        return fill([(built.conv.weight, merge_weight(old.reduction.weight))])
-    if old.proj.weight.shape != built.conv.weight.shape:
+        return fill(built.take_over(as_convolution(old.reduction.weight), None))
+    if old.proj.weight.shape[2:] != (2, 2):
         return []  # PVT v2 merges 3x3 cells
-    return fill([(built.conv.weight, old.proj.weight), (built.conv.bias, old.proj.bias)])
-
-
-def merge_weight(linear: Tensor) -> Tensor:
-    """A layer on concatenated cells, in the order (0,0), (1,0), (0,1), (1,1), as a convolution `[D, C, 2, 2]`."""
-    return linear.unflatten(1, (2, 2, -1)).permute(0, 3, 2, 1)
-
-
-Layers = dict[str, tuple[int, ...]]
-Placed = Mapping[str, Sequence[int]] | None
-
-# Names that localize() takes, of those that create_model() does.
-NAMES = {
-    "ffn": ("localvit", "bigate"),
-    "qkv": ("life",),
-    "mixer": ("depthwise", "dynamic_depthwise", "inhomogeneous_depthwise", "gather_broadcast", "squeezed"),
-    "merge": ("deformable",),
-}
-KINDS: dict[str, tuple[type, ...]] = {
-    "ffn": (LocalityFfn, BiGate),
-    "qkv": (Life,),
-    "mixer": (DepthWise, GatherBroadcast, Squeezed),
-    "merge": (DeformableMerge,),
-}
+    return fill(built.take_over(old.proj.weight, old.proj.bias))
 
 
 def put_into_timm(model: nn.Module, choice: Choice, placed: Placed) -> tuple[Layers, Taken]:
@@ -387,7 +265,7 @@ def fill_slot(
         if site.number not in numbers:
             continue
         try:
-            part = choose_part(slot, given, site, choice.preserve)
+            part = choose_part(slot, given, site)
             if placed is None and choice.preserve:
                 check_use(site, part)
             taken += put(site, part, choice.preserve)
@@ -400,38 +278,30 @@ def fill_slot(
     return tuple(done), taken
 
 
-def check_use(site: Any, part: Any) -> None:
+def check_use(site: Any, part: Part) -> None:
     """Refuse what could never learn: a part for patches behind which the head reads prefix tokens alone."""
-    if site.number == site.depth and site.reads_prefix and isinstance(part, (LocalityFfn, DepthWise)):
+    if site.number == site.depth and site.reads_prefix and part.patches_only:
         raise NoPlace("behind the last layer the head reads the class token, and nothing would come of its patches")
 
 
-def choose_part(slot: str, given: Any, site: Any, preserve: bool) -> Any:
-    """The part that a name stands for in a block, or the part itself; a part that has no form here is refused."""
+def choose_part(slot: str, given: Any, site: Any) -> Any:
+    """The part that a name stands for in a block, or the part itself."""
     if isinstance(given, tuple):
         raise ValueError(f"{slot} was given {len(given)} parts, but a model of timm takes one for all of its layers.")
-    if slot == "mixer" and given == "squeezed":
-        return Squeezed()
-    named = {name: PARTS[slot][name] for name in NAMES[slot]}
-    part = choose(slot, given, named, SLOT_TYPES[slot], site)
-    if not isinstance(part, KINDS[slot]) and (preserve or slot != "mixer"):  # any mixer can replace attention
-        kinds = ", ".join(kind.__name__ for kind in KINDS[slot])
-        raise ValueError(f"{type(part).__name__} is no part that localize() can put into a model; it knows {kinds}.")
-    return part
+    return choose(slot, given, LOCAL[slot], SLOT_TYPES[slot], site)
 
 
-def put_ffn(place: Place, part: Any, preserve: bool) -> Taken:
-    """LocalViT's or LightViT's feed-forward part."""
+def put_ffn(place: Place, part: Ffn, preserve: bool) -> Taken:
+    """What builds on an MLP, or takes its place."""
     layer = place.output
     if not preserve:
         return replace_ffn(place, part)
-    make: Any = local_linear if isinstance(part, LocalityFfn) else gated_linear
-    place.feed.fc2 = make(layer, part, place.keeper())
+    place.feed.fc2 = part.on_linear(layer, place.keeper())
     return []
 
 
-def put_qkv(place: Place, part: Life, preserve: bool) -> Taken:
-    """LIFE."""
+def put_qkv(place: Place, part: Qkv, preserve: bool) -> Taken:
+    """What builds on a layer of queries, keys and values, or takes its place."""
     attention = place.attention
     layer = getattr(attention, "qkv", None)
     if type(layer) is not nn.Linear:
@@ -439,7 +309,7 @@ def put_qkv(place: Place, part: Life, preserve: bool) -> Taken:
     if not preserve:
         return replace_qkv(place, part)
     biases = take_biases(attention)
-    attention.qkv = life_linear(layer, part, place.attention_keeper(), **biases)
+    attention.qkv = part.on_linear(layer, place.attention_keeper(), **biases)
     return []
 
 
@@ -452,34 +322,34 @@ def take_biases(attention: Any) -> dict[str, Any]:
     return biases
 
 
-def put_mixer(place: Place, part: Any, preserve: bool) -> Taken:
-    """A depth-wise convolution, gathering tokens or a gate, beside or in place of attention."""
-    if preserve:
-        put_branch(place, beside(place, part))
-        return []
-    if isinstance(part, Squeezed):
-        put_branch(place, Squeezing(SqueezeExcite(place.dim, place.dim // part.se_reduction), place.keeper()))
-        return []
-    return replace_mixer(place, part)
+def put_mixer(place: Place, part: Mixer, preserve: bool) -> Taken:
+    """A branch beside attention or behind it, or what takes its place."""
+    branch = (
+        part.branch(place.site, LinearQkv(), place.keeper()) if preserve else part.behind(place.site, place.keeper())
+    )
+    if branch is None:
+        return replace_mixer(place, part)
+    put_branch(place, branch)
+    return []
 
 
-def beside(place: Place, part: Any) -> Branch:
-    """The preserving form of a mixer."""
-    if isinstance(part, Squeezed):
-        return open_squeezing(place.dim, part.se_reduction, place.keeper())
-    if isinstance(part, GatherBroadcast):
-        return ParallelBranch(Gathering(place.dim, part.heads), place.dim, place.keeper(), carries_aux=True)
-    return ParallelBranch(part.build(place.site, LinearQkv()), place.dim, place.keeper(), carries_aux=False)
-
-
-def put_merge(place: MergePlace, part: DeformableMerge, preserve: bool) -> Taken:
-    """LIT's deformable merging."""
+def put_merge(place: MergePlace, part: Merge, preserve: bool) -> Taken:
+    """What stands in front of a merge, or takes its place."""
     if not preserve:
         return replace_merge(place, part)
-    picture = place.family.layout != "map"
-    place.merge.mover = CellMover(place.in_dim)
-    place.merge.register_forward_pre_hook(move_picture if picture else move_map)
+    place.merge.mover = part.in_front(place.in_dim)
+    place.merge.register_forward_pre_hook(move_map if place.family.layout == "map" else move_image)
     return []
+
+
+def move_image(merge: Any, inputs: Any) -> Any:
+    """Hook in front of a merge that takes `[B, C, H, W]`."""
+    return (merge.mover(inputs[0]), *inputs[1:])
+
+
+def move_map(merge: Any, inputs: Any) -> Any:
+    """Hook in front of a merge that takes `[B, H, W, C]`."""
+    return (merge.mover(inputs[0].permute(0, 3, 1, 2)).permute(0, 2, 3, 1), *inputs[1:])
 
 
 PUT: dict[str, Callable[[Any, Any, bool], Taken]] = {

@@ -35,7 +35,7 @@ def localize(
 
     Args:
         model: Takes images `[B, C, H, W]`.
-        ffn: `localvit` or `bigate`, or a part such as `LocalityFfn(kernel=5)`; for a model of ours without `preserve`,
+        ffn: `localvit` or `bigate`, or a part; for a model of ours without `preserve`,
             also a tuple with one for each stage.
         qkv: `life`, or a `Life`.
         mixer: `depthwise`, `dynamic_depthwise`, `inhomogeneous_depthwise`, `gather_broadcast`, `squeezed`, or a part.

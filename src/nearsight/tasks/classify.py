@@ -31,8 +31,6 @@ from ..models import MODELS
 from ..models.options import OF_BACKBONE, apply_options
 from ..models.registry import OF_TIMM
 from ..models.spec import BackboneSpec
-from ..parts import ConvStem, PixelEmbed, TokensToToken
-from ..parts.tokens_to_token import SPLITS
 from ..plots.style import abbreviate, to_png
 from .base import Built, Judged, Labeller, Meter, Metric, Task
 from .build import build
@@ -149,20 +147,9 @@ def choose_patch(name: str, img_size: int, options: Mapping[str, Any] | None = N
     spec = apply_options(name, MODELS[name], options)
     merges = 2 ** (len(spec.stages) - 1)
     tokens, limit = (PLAIN_GRID, PLAIN_STRIDE) if merges == 1 else (PYRAMID_GRID, PYRAMID_STRIDE)
-    possible = possible_patches(spec)
+    possible = spec.embed.possible_patches
     fine = [p for p in possible if p * merges <= limit and -(-img_size // (p * merges)) >= tokens]
     return max(fine, default=min(possible))
-
-
-def possible_patches(spec: BackboneSpec) -> tuple[int, ...]:
-    """Patch sizes that a model's embedding can have."""
-    if isinstance(spec.embed, TokensToToken):
-        return tuple(SPLITS)
-    if isinstance(spec.embed, ConvStem):
-        return (2, 4, 8)
-    if isinstance(spec.embed, PixelEmbed):  # one pixel token alone has nothing to attend to
-        return tuple(spec.embed.pixel_stride * side for side in (2, 4))
-    return (1, 2, 4, 8, 16)
 
 
 def choose_epochs(images: int) -> int:

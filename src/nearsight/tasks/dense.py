@@ -31,12 +31,10 @@ from ..heads.pyramid import octave
 from ..heads.saved import load_dense
 from ..models import MODELS
 from ..models.options import apply_options
-from ..models.resize import with_patch
 from ..models.spec import BackboneSpec, from_json
 from ..plots.overlays import side_by_side
 from .base import Built, Judged, Labeller, Task
 from .build import plain, weights_file
-from .classify import possible_patches
 from .predictions import Prediction
 
 SHOWN = 4  # cases of each sort
@@ -152,7 +150,7 @@ def choose_stride(name: str, finest: int, shorter: int) -> int | None:
     spec = MODELS[name]
     pyramid = len(spec.stages) > 1
     wanted = finest * (2 if shorter >= LARGE else 1) if pyramid else max(4, min(16, octave(shorter / 16)))
-    possible = possible_patches(spec)
+    possible = spec.embed.possible_patches
     return max((patch for patch in possible if patch <= wanted), default=min(possible))
 
 
@@ -231,7 +229,7 @@ def backbone_of(choice: ModelChoice, description: dict[str, Any] | None) -> tupl
             options["pretrained"] = True
         return TimmBackbone(name, tuple(sorted(options.items()))), name
     if choice.patch_size is not None:
-        spec = with_patch(spec, choice.patch_size)
+        spec = replace(spec, embed=spec.embed.with_patch(choice.patch_size))
     if choice.drop_path is not None:
         spec = replace(spec, drop_path=choice.drop_path)
     if choice.img_size is not None:

@@ -10,9 +10,8 @@ from timm.optim import Lamb
 from torch import nn
 
 from ..config.recipe import Optimizer, Schedule
-from ..parts.merge import DeformableMergeModule
+from ..parts.slots import declared
 from ..retrofit import Localized
-from ..retrofit.cells import CellMover
 
 
 def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -33,8 +32,8 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
         [(0.01, 0.0, 2), (0.01, 0.05, 2), (1.0, 0.0, 56), (1.0, 0.05, 24)]
     """
     scales = layer_scales(model, optimizer.layer_decay)
-    exempt: set[str] = {*getattr(model, "no_weight_decay", set)(), "*.near.part.asking"}  # tokens
-    slow = offset_names(model)
+    exempt: set[str] = {*getattr(model, "no_weight_decay", set)(), *declared(model, "undecayed")}
+    slow = declared(model, "slow")
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -72,13 +71,6 @@ def localized_names(model: nn.Module) -> set[str]:
     found = ((prefix, getattr(module, "localized", None)) for prefix, module in model.named_modules())
     held = [(f"{prefix}." if prefix else "", done) for prefix, done in found if isinstance(done, Localized)]
     return {prefix + name for prefix, done in held for name in done.new}
-
-
-def offset_names(model: nn.Module) -> set[str]:
-    """Names of the parameters that predict where deformable merging samples (LIT, section 4.1)."""
-    kinds = (DeformableMergeModule, CellMover)
-    merges = [(name, module) for name, module in model.named_modules() if isinstance(module, kinds)]
-    return {f"{name}.offsets.{inner}" for name, module in merges for inner, _ in module.offsets.named_parameters()}
 
 
 def is_named(name: str, patterns: set[str]) -> bool:

@@ -1,7 +1,9 @@
 """Translating the pieces that several releases share: LocalViT's feed-forward, LIFE's and plain qkv, MLPs."""
 
+from collections.abc import Sequence
 from typing import Literal
 
+from ...models.spec import Stage
 from ...parts import Life, LinearQkv, LocalityFfn, Mlp
 from ...parts.slots import Ffn, Qkv
 from ..safe import WeightFileError
@@ -83,3 +85,13 @@ def read_locality(released: Released, old: str, new: str, dim: int, choices: Cho
         depthwise="local" in order,
         depthwise_first=order[0] == "local",
     )
+
+
+def family_of(stages: Sequence[Stage]) -> str:
+    """Whose parts these are; a stage without a mixer is LIT's idea."""
+    layers = [layer for stage in stages for layer in stage.layers()]
+    parts = [part for layer in layers for part in (layer.mixer, layer.qkv, layer.ffn)] + [s.merge for s in stages]
+    found = {part.family for part in parts if part is not None}
+    if any(layer.mixer is None for layer in layers):
+        found.add("lit")
+    return next((family for family in ("dwnet", "lit", "localvit", "life") if family in found), "hosts")

@@ -9,9 +9,7 @@ from ...models.spec import BackboneSpec, Stage
 from ...parts import (
     Global,
     Learned,
-    Life,
     LinearQkv,
-    LocalityFfn,
     Mlp,
     Patchify,
     PixelEmbed,
@@ -21,7 +19,7 @@ from ...parts import (
 )
 from ...parts.slots import Embed, Ffn, Qkv
 from ..safe import WeightFileError
-from .blocks import read_ffn, read_locality, read_qkv
+from .blocks import family_of, read_ffn, read_locality, read_qkv
 from .families import Choices, Reading, Released, square_side
 
 IMAGE_SIZES = (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512)
@@ -152,10 +150,9 @@ def finish(
     released: Released, embed: Embed, stage: Stage, aux: int, img_size: int, *, eps: float, choices: Choices
 ) -> BackboneSpec:
     """Heads, norm and head: what is the same in all models with one stage."""
-    parts = [*stage.layers()]
-    local = any(isinstance(layer.ffn, LocalityFfn) for layer in parts)
-    life = any(isinstance(layer.qkv, Life) for layer in parts)
-    released_heads = local and isinstance(embed, Patchify) and choices.behaviour == "released" and stage.dim % 48 == 0
+    family = family_of([replace(stage, mixer=Global())])
+    on_deit = family == "localvit" and isinstance(embed, Patchify)
+    released_heads = on_deit and choices.behaviour == "released" and stage.dim % 48 == 0
     heads = choices.heads or stage.dim // (48 if released_heads else 64) or 1
     if stage.dim % heads:
         raise WeightFileError(f"Width {stage.dim} does not divide by {heads} heads; give heads.")
@@ -165,7 +162,7 @@ def finish(
     return BackboneSpec(
         embed,
         (replace(stage, mixer=Global(heads=heads)),),
-        "localvit" if local else "life" if life else "hosts",
+        family,
         eps=eps,
         pool="token" if aux else "mean",
         distilled=aux == 2,

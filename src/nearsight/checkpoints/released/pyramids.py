@@ -3,9 +3,9 @@
 from typing import Literal
 
 from ...models.spec import BackboneSpec, Stage
-from ...parts import ConvMerge, DeformableMerge, Global, Learned, LinearQkv, LocalityFfn, Patchify, SpatialReduction
+from ...parts import ConvMerge, DeformableMerge, Global, Learned, LinearQkv, Patchify, SpatialReduction
 from ...parts.slots import Ffn, Merge, Mixer
-from .blocks import read_ffn
+from .blocks import family_of, read_ffn
 from .families import Choices, Reading, Released, square_side
 from .isotropic import same_or_each
 
@@ -21,9 +21,6 @@ def read_pvt(released: Released, choices: Choices) -> Reading:
     # The dense backbones leave out what fills no whole patch.
     edge: Literal["pad", "crop"] = "pad" if classes or choices.behaviour == "paper" else "crop"
     stages = [read_stage(released, index, count, choices, edge) for index in range(count)]
-    deformable = any(isinstance(stage.merge, DeformableMerge) for stage in stages)
-    bare = any(stage.mixer is None for stage in stages)
-    local = any(isinstance(layer.ffn, LocalityFfn) for stage in stages for layer in stage.layers())
     released.move("patch_embed1", "embed")
     released.move("norm", "norm")
     released.move("head", "head")
@@ -31,7 +28,7 @@ def read_pvt(released: Released, choices: Choices) -> Reading:
     spec = BackboneSpec(
         Patchify(patch=patch, norm=True, edge=edge),
         tuple(stages),
-        "lit" if deformable or bare else "localvit" if local else "hosts",
+        family_of(stages),
         pool="token" if classes else "mean",
         img_size=img_size,
     )

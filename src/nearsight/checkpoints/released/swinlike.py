@@ -8,10 +8,10 @@ from typing import Literal
 from torch import Tensor
 
 from ...models.spec import BackboneSpec, Stage
-from ...parts import ConcatMerge, DepthWise, Global, Learned, Life, LinearQkv, LocalityFfn, Patchify, Window
+from ...parts import ConcatMerge, DepthWise, Global, Learned, LinearQkv, Patchify, Window
 from ...parts.slots import Ffn, Merge, Mixer, Qkv
 from ..safe import WeightFileError
-from .blocks import read_ffn, read_qkv
+from .blocks import family_of, read_ffn, read_qkv
 from .families import Choices, Reading, Released, read_output_norms, square_side
 from .isotropic import same_or_each
 from .pyramids import read_merge
@@ -113,20 +113,6 @@ def map_side(released: Released, count: int) -> int | None:
         if name in released:
             return (square_side(released.shape(name)[0], name) + 1) // 2 << index
     return None
-
-
-def family_of(stages: list[Stage]) -> str:
-    """Whose parts these are."""
-    layers = [layer for stage in stages for layer in stage.layers()]
-    if any(isinstance(layer.mixer, DepthWise) for layer in layers):
-        return "dwnet"
-    if any(layer.mixer is None or isinstance(layer.mixer, Global) for layer in layers):
-        return "lit"
-    if any(isinstance(layer.ffn, LocalityFfn) for layer in layers):
-        return "localvit"
-    if any(isinstance(layer.qkv, Life) for layer in layers):
-        return "life"
-    return "hosts"
 
 
 def read_stage(released: Released, index: int, choices: Choices, windows: Windows, as_dense: bool) -> Stage:

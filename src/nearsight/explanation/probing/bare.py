@@ -6,11 +6,9 @@ keys keep their layers, since weights are predicted with them.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ...parts.attention import SpatialReductionModule
-from ...parts.local_mlp import LocalMlpModule
-from ...parts.qkv import LinearQkvModule
+from ...parts.slots import PartModule, identity_rows
 
 
 @torch.no_grad()
@@ -24,16 +22,11 @@ def strip_projections(module: nn.Module) -> nn.Module:
         True
     """
     for part in module.modules():
-        match part:
-            case LinearQkvModule():
-                identity_rows(part.proj.weight, part.width, last=True)
-            case LocalMlpModule():
-                identity_rows(part.value.weight, part.value.out_features)
-            case SpatialReductionModule():
-                identity_rows(part.kv.weight, part.kv.in_features, last=True)
-            case nn.MultiheadAttention() if part.in_proj_weight is not None:
-                identity_rows(part.in_proj_weight, part.embed_dim, last=True)
-                identity_rows(part.out_proj.weight, part.embed_dim)
+        if isinstance(part, PartModule):
+            part.strip_projections()
+        elif isinstance(part, nn.MultiheadAttention) and part.in_proj_weight is not None:
+            identity_rows(part.in_proj_weight, part.embed_dim, last=True)
+            identity_rows(part.out_proj.weight, part.embed_dim)
         joint = getattr(part, "qkv", None)
         if isinstance(joint, nn.Linear):  # timm's attention layers
             identity_rows(joint.weight, joint.in_features, last=True)
@@ -41,11 +34,3 @@ def strip_projections(module: nn.Module) -> nn.Module:
         if isinstance(out, nn.Linear) and out.in_features == out.out_features:
             identity_rows(out.weight, out.out_features)
     return module
-
-
-def identity_rows(weight: Tensor, count: int, last: bool = False) -> None:
-    """Write the identity into a weight `[out, in]`: into all its rows, or its last `count`."""
-    if weight.shape[1] == count:
-        rows = weight[-count:] if last else weight
-        if rows.shape[0] == count:
-            rows.copy_(torch.eye(count, dtype=weight.dtype, device=weight.device))
