@@ -52,14 +52,17 @@ def test_a_field_that_must_be_there_is_asked_for():
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (small(eps="tiny"), "eps='tiny' does not suit BackboneSpec, which takes float there"),
+        (small(eps="tiny"), "eps='tiny' does not suit BackboneSpec, which takes float above 0 up to 1 there"),
         (
             small(img_size=(32,)),
-            r"img_size=\(32,\) does not suit BackboneSpec, which takes int or a tuple of int there",
+            r"img_size=\(32,\) does not suit BackboneSpec, which takes int from 1 to 16,384 or a tuple of int from",
         ),
         (small(pool="max"), "pool='max' does not suit BackboneSpec, which takes 'token' or 'mean' or 'all' there"),
         (small(stages=(Stage(8, 1, Mlp()),)), "does not suit Stage, which takes Mixer or a tuple of"),  # type: ignore[arg-type]
-        (small(stages=(Stage(8, 1, Global(heads=True)),)), "heads=True does not suit Global, which takes int there"),
+        (
+            small(stages=(Stage(8, 1, Global(heads=True)),)),
+            "heads=True does not suit Global, which takes int from",
+        ),
         (small(stages=(Stage(8, 1, Global(1), qkv=Life(kernels=3)),)), "kernels=3 does not suit Life"),  # type: ignore[arg-type]
         (small(stages=(Stage(8, 3, (Global(1),) * 2),)), "Stage 1 has 3 layers but 2 parts in its mixer slot"),
         (small(stages=(Stage(8, 1, Global(1), merge=ConvMerge()),)), "Stage 1 must not have a merge part"),

@@ -18,7 +18,7 @@ from ..models.backbone import Backbone, FeaturePyramid, pair
 from ..models.options import OF_BACKBONE, apply_options, behave
 from ..models.registry import MODELS, default_levels, describe
 from ..models.resize import resize_state
-from ..models.spec import BackboneSpec, from_json, to_json
+from ..models.spec import BackboneSpec, spec_from_json, to_json
 from ..retrofit import localized_of, rebuild_localized
 from .released.convert import build, load_strictly, recognise
 from .released.families import Choices
@@ -117,7 +117,7 @@ def load_converted(
     """
     path = Path(path)
     description = read_description(path)
-    spec: BackboneSpec = from_json(description["spec"])
+    spec = spec_from_json(description.get("spec"))
     old_size, old_channels, old_classes = (description[key] for key in ("img_size", "in_chans", "num_classes"))
     with torch.device("meta"):
         old = Backbone(spec, img_size=pair(old_size), in_chans=old_channels, num_classes=old_classes)
@@ -183,6 +183,8 @@ def read_description(path: Path) -> dict[str, Any]:
         description = json.loads(beside.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise WeightFileError(f"{beside} is not whole JSON ({error}).") from None
+    except RecursionError:
+        raise WeightFileError(f"{beside} nests deeper than any description of a model.") from None
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise WeightFileError(f"{beside} does not describe a model of Nearsight.")
     return description

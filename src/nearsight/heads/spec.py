@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..models.spec import BackboneSpec, check_fields
+from ..models.spec import BackboneSpec
 from ..models.spec import from_json as read_value
 from ..models.spec import to_json as to_json
+from ..parts.ranges import check_fields
 from ..parts.slots import REGISTERED
 from .base import DenseHead
 from .detr import Detr

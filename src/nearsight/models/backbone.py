@@ -1,7 +1,8 @@
 """From spec to model: one backbone for all families, under timm's contract, and its pyramid of maps."""
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from ..lattice import Grid, image, sequence
 from ..ops.chunks import in_chunks
 from ..parts.norm import fold_norm, make_norm
+from ..parts.ranges import Channels, Classes, Pixels, Rate, check_fields
 from ..parts.slots import EmbedModule, Site, TokenModule, declared
 from .fold import fold
 from .resize import adopt_size
@@ -142,15 +144,17 @@ class Backbone(nn.Module):
     ):
         super().__init__()
         spec.check()
+        settings = settings_of(spec, img_size, in_chans, num_classes, drop_rate, drop_path_rate)
         self.spec = spec
-        self.img_size = pair(img_size or spec.img_size)
-        self.in_chans = in_chans
-        self.num_classes = num_classes
+        self.img_size = settings.img_size
+        self.in_chans = in_chans = settings.in_chans
+        self.num_classes = settings.num_classes
         self.global_pool = _pool_name(spec, global_pool)
         self.num_prefix_tokens = spec.aux
-        self.drop_path_rate = spec.drop_path if drop_path_rate is None else drop_path_rate
+        self.drop_path_rate = settings.drop_path_rate
 
         self.embed: EmbedModule = register_notrace(spec.embed.build(spec.stages[0].dim, in_chans, self.img_size))
+        self.embed.in_chans = in_chans
         self.stages: Any = nn.ModuleList(self._make_stages())  # of StageModule
         width = spec.stages[-1].dim
         self.norm: nn.Module = nn.LayerNorm(width, eps=spec.eps)
@@ -324,7 +328,7 @@ class Backbone(nn.Module):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """A fresh head for another number of classes, on the same device and in the same type."""
-        self.num_classes = num_classes
+        self.num_classes = settings_of(self.spec, num_classes=num_classes).num_classes
         if global_pool is not None:
             self.global_pool = _pool_name(self.spec, global_pool)
         like = next(self.parameters())
@@ -353,7 +357,8 @@ class Backbone(nn.Module):
                 raise ValueError(f"patch_size={patch_size} is not square; give one number.")
             spec = replace(spec, embed=spec.embed.with_patch(height))
         with torch.device("meta"):
-            resized = Backbone(spec, img_size=img_size or self.img_size, in_chans=self.in_chans, num_classes=0)
+            size = self.img_size if img_size is None else img_size
+            resized = Backbone(spec, img_size=size, in_chans=self.in_chans, num_classes=0)
             if (localized := getattr(self, "localized", None)) is not None:
                 localized.again(resized)
         adopt_size(self, resized)
@@ -408,12 +413,45 @@ def register_notrace(module: EmbedModule) -> EmbedModule:
     return module
 
 
-def pair(size: int | Sequence[int]) -> tuple[int, int]:
+@dataclass(frozen=True)
+class ModelSettings:
+    """What a backbone is given beside its spec; see there."""
+
+    img_size: tuple[Pixels, Pixels]
+    in_chans: Channels
+    num_classes: Classes
+    drop_rate: Rate
+    drop_path_rate: Rate
+
+
+def settings_of(
+    spec: BackboneSpec,
+    img_size: int | Sequence[int] | None = None,
+    in_chans: int = 3,
+    num_classes: int = 1000,
+    drop_rate: float = 0.0,
+    drop_path_rate: float | None = None,
+) -> ModelSettings:
+    """The settings of a model, checked; the spec's where they are left open."""
+    size = pair(spec.img_size if img_size is None else img_size)
+    rate = spec.drop_path if drop_path_rate is None else drop_path_rate
+    settings = ModelSettings(size, whole(in_chans), whole(num_classes), drop_rate, rate)
+    check_fields(settings)
+    return settings
+
+
+def whole(number: Any) -> Any:
+    """A whole number of any kind (also numpy's) as Python's; anything else as it is."""
+    return operator.index(number) if hasattr(number, "__index__") and not isinstance(number, bool) else number
+
+
+def pair(size: Any) -> tuple[int, int]:
     """Height and width from one number or two."""
-    if isinstance(size, int):
-        return size, size
-    height, width = size
-    return height, width
+    if hasattr(size, "__index__"):
+        return whole(size), whole(size)
+    if isinstance(size, str) or not hasattr(size, "__len__") or len(size) != 2:
+        raise ValueError(f"{size!r} is no size in pixels; give one number, or height and width.")
+    return whole(size[0]), whole(size[1])
 
 
 def input_shapes(spec: BackboneSpec, img_size: tuple[int, int], in_chans: int) -> dict[str, Any]:

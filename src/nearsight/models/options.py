@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ..parts import Global, Patchify
+from ..parts.ranges import check_fields
 from ..parts.slots import Embed, Ffn, Merge, Mixer, Position, Qkv
 from .names import EMBEDS, PARTS, POSITIONS, Context
 from .spec import BackboneSpec, has_field, iter_parts, map_part, map_parts, map_stage
@@ -40,6 +41,7 @@ def apply_options(name: str, spec: BackboneSpec, options: Mapping[str, Any]) -> 
         if changed is None:
             raise TypeError(unknown_option(name, spec, option))
         spec = changed
+    check_fields(spec)
     return spec if spec.embed == embed else fit_inner(spec)
 
 

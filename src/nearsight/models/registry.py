@@ -11,11 +11,12 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
 
-from .backbone import Backbone, input_shapes, pair
+from .backbone import Backbone, input_shapes, pair, settings_of
 from .options import OF_BACKBONE, apply_options
 from .spec import BackboneSpec
 
 MODELS: dict[str, BackboneSpec] = {}
+CHECKED = ("img_size", "in_chans", "num_classes", "drop_rate", "drop_path_rate")
 OF_TIMM = (  # what timm's builder takes beside the settings of the backbone
     *("device", "dtype", "features_only", "feature_cls", "feature_cfg", "out_indices", "output_fmt", "cache_dir"),
     *(
@@ -38,7 +39,7 @@ def register(module: str, specs: Mapping[str, BackboneSpec]) -> None:
 
 def describe(spec: BackboneSpec, img_size: int | tuple[int, int] | None = None, in_chans: int = 3) -> dict[str, Any]:
     """timm's description of a model: input, normalisation, names of the first layer and of the classifier."""
-    size = pair(img_size or spec.img_size)
+    size = pair(spec.img_size if img_size is None else img_size)
     return input_shapes(spec, size, in_chans) | {
         "num_classes": 1000,
         "crop_pct": 0.875 if size[0] > 64 else 1.0,
@@ -66,8 +67,9 @@ def create_from_spec(name: str, spec: BackboneSpec, pretrained: bool = False, **
     """Build a spec through timm, so that `features_only`, `pretrained_cfg` and the like work."""
     options = {key: kwargs.pop(key) for key in list(kwargs) if key not in (*OF_BACKBONE, *OF_TIMM)}
     spec = apply_options(name, spec, {key: value for key, value in options.items() if value is not None})
-    overlay = describe(spec, kwargs.get("img_size"), kwargs.get("in_chans") or 3)
-    overlay["num_classes"] = kwargs.get("num_classes", 1000)
+    given = {key: kwargs[key] for key in CHECKED if kwargs.get(key) is not None}
+    settings = settings_of(spec, **given)
+    overlay = describe(spec, settings.img_size, settings.in_chans) | {"num_classes": settings.num_classes}
     return build_model_with_cfg(
         partial(make_backbone, spec),
         name,

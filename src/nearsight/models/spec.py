@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from ..parts import LinearQkv, Mlp
+from ..parts.norm import Norm
+from ..parts.ranges import Aux, Depth, Epsilon, Pixels, Rate, Width, check_fields
 from ..parts.slots import REGISTERED, Embed, Ffn, Inner, Merge, Mixer, Position, Qkv
+
+MOST_STAGES = 8  # the last map has 1 / 128 of the first one's sides
+DEEPEST = 32  # parts inside parts in a description; five are needed
 
 
 @dataclass(frozen=True)
@@ -36,16 +40,16 @@ class Stage:
         post_norm: Normalise what a part returns instead of what it gets (Swin v2).
     """
 
-    dim: int
-    depth: int
+    dim: Width
+    depth: Depth
     mixer: Mixer | tuple[Mixer | None, ...] | None
     ffn: Ffn | tuple[Ffn, ...] = Mlp()
     qkv: Qkv | tuple[Qkv, ...] = LinearQkv()
     merge: Merge | None = None
-    aux: int = 0
+    aux: Aux = 0
     position: Position | None = None
     inner: Inner | None = None
-    norm: str = "layer"
+    norm: Norm = "layer"
     post_norm: bool = False
 
     def layers(self) -> Iterator[Layer]:
@@ -76,12 +80,12 @@ class BackboneSpec:
     embed: Embed
     stages: tuple[Stage, ...]
     family: str
-    eps: float = 1e-6
+    eps: Epsilon = 1e-6
     pool: Literal["token", "mean", "all"] = "token"
-    neck: int | None = None
+    neck: Width | None = None
     distilled: bool = False
-    drop_path: float = 0.1
-    img_size: int | tuple[int, int] = 224
+    drop_path: Rate = 0.1
+    img_size: Pixels | tuple[Pixels, Pixels] = 224
 
     @property
     def aux(self) -> int:
@@ -96,6 +100,8 @@ class BackboneSpec:
     def check(self) -> None:
         """Refuse combinations that have no meaning, with a sentence that says why."""
         check_fields(self)
+        if not 1 <= len(self.stages) <= MOST_STAGES:
+            raise ValueError(f"A model has 1 to {MOST_STAGES} stages, not {len(self.stages)}.")
         aux = 0
         for number, stage in enumerate(self.stages, 1):
             aux += stage.aux
@@ -144,48 +150,6 @@ class BackboneSpec:
             raise ValueError(f"{type(layer.qkv).__name__} has no place in stage {number}: {reason}.")
 
 
-def check_fields(value: Any) -> None:
-    """Refuse a spec, stage or part if a field of it, or of a part inside it, holds a value of another type."""
-    hints = get_type_hints(type(value))
-    for field in fields(value):
-        held, hint = getattr(value, field.name), hints[field.name]
-        if not fits(held, hint):
-            kind = type(value).__name__
-            raise ValueError(f"{field.name}={held!r} does not suit {kind}, which takes {wording(hint)} there.")
-        for part in held if isinstance(held, tuple) else (held,):
-            if is_dataclass(part):
-                check_fields(part)
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type."""
-    origin, inside = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return value in inside
-    if origin in (Union, UnionType):
-        return any(fits(value, one) for one in inside)
-    if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        wanted = inside[:1] * len(value) if inside[-1] is ... else inside
-        return len(value) == len(wanted) and all(map(fits, value, wanted))
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, (int, float) if hint is float else hint)
-
-
-def wording(hint: Any) -> str:
-    """An annotated type in words."""
-    origin, inside = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return " or ".join(map(repr, inside))
-    if origin in (Union, UnionType):
-        return " or ".join(map(wording, inside))
-    if origin is tuple:
-        return f"a tuple of {wording(inside[0])}"
-    return "None" if hint is NoneType else hint.__name__
-
-
 def alternate(part: Any, depth: int) -> tuple[Any, ...]:
     """`depth` copies of a windowed part, every second one shifted."""
     return tuple(replace(part, shifted=index % 2 == 1) for index in range(depth))
@@ -211,10 +175,12 @@ def to_json(value: Any) -> Any:
     return [to_json(v) for v in value] if isinstance(value, tuple) else value
 
 
-def from_json(value: Any) -> Any:
+def from_json(value: Any, depth: int = 0) -> Any:
     """Undo `to_json`; only registered types can come out, and nothing is imported to find one."""
+    if depth > DEEPEST:
+        raise ValueError(f"A model description has parts inside parts, more than {DEEPEST} deep; no model of ours has.")
     if isinstance(value, list):
-        return tuple(from_json(v) for v in value)
+        return tuple(from_json(v, depth + 1) for v in value)
     if not isinstance(value, Mapping):
         return value
     name = value.get("type")
@@ -225,7 +191,7 @@ def from_json(value: Any) -> Any:
             "import the module that registers it first (nearsight.parts.register)."
         )
     known = {f.name for f in fields(kind)}
-    given = {key: from_json(v) for key, v in value.items() if key != "type"}
+    given = {key: from_json(v, depth + 1) for key, v in value.items() if key != "type"}
     if unknown := sorted(given.keys() - known):
         raise ValueError(
             f"A model description gives {name} the unknown field {unknown[0]!r}; it has {', '.join(sorted(known))}."
@@ -282,3 +248,12 @@ def iter_parts(spec: BackboneSpec) -> Iterator[Any]:
 
     map_parts(spec, note)
     yield from seen
+
+
+def spec_from_json(value: Any) -> BackboneSpec:
+    """A whole model from its description, checked."""
+    spec = from_json(value)
+    if not isinstance(spec, BackboneSpec):
+        raise ValueError(f"A model description holds {type(spec).__name__} where the spec of the model should be.")
+    spec.check()
+    return spec

@@ -36,6 +36,7 @@ from ..ops.attention_matrix import (
 from ..ops.chunks import by_images
 from ..ops.fold import once_per_grid
 from ..ops.relative import log_spaced_offsets, pairwise_bias, resize_relative_table, shift_mask
+from .ranges import Heads, Side
 from .slots import Mixer, Qkv, Resizing, Site, TokenModule, identity_rows, register
 
 
@@ -73,7 +74,7 @@ class Global(Mixer):
     fed_by_qkv: ClassVar[bool] = True
     carries_aux: ClassVar[bool] = True
 
-    heads: int = 3
+    heads: Heads = 3
     relative: bool = False
 
     @property
@@ -144,12 +145,12 @@ class Window(Mixer):
 
     fed_by_qkv: ClassVar[bool] = True
 
-    heads: int = 3
-    window: int = 7
+    heads: Heads = 3
+    window: Side = 7
     shifted: bool = False
     cosine: bool = False
     relative: bool = True
-    trained_window: int | None = None
+    trained_window: Side | None = None
 
     @property
     def label(self) -> str:
@@ -291,8 +292,8 @@ class SpatialReduction(Mixer):
 
     carries_aux: ClassVar[bool] = True
 
-    heads: int = 1
-    sr_ratio: int = 8
+    heads: Heads = 1
+    sr_ratio: Side = 8
     bias: bool = True
 
     @property

@@ -15,8 +15,9 @@ from ..ops.predicted import convolve_predicted
 from ..ops.resize import resize_kernel, resize_plane
 from ..ops.sliding import gather_taps, same_padding
 from .branches import ParallelBranch
-from .norm import ScaleShift, fold_norm, make_norm
+from .norm import Norm, ScaleShift, fold_norm, make_norm
 from .pointwise import Conv1x1
+from .ranges import Reduction, Side, Width
 from .slots import GridSource, Mixer, Qkv, Resizing, Site, TokenModule, register
 
 
@@ -70,15 +71,15 @@ class DepthWise(Mixer):
     normed: ClassVar[bool] = False
     patches_only: ClassVar[bool] = True
 
-    kernel: int = 7
+    kernel: Side = 7
     dynamics: Literal["static", "homogeneous", "inhomogeneous"] = "static"
-    reduction: int = 4
-    channels_per_group: int = 3
-    heads: int = 1
+    reduction: Reduction = 4
+    channels_per_group: Width = 3
+    heads: Width = 1
     share_channels: bool = False
     share_positions: bool = True
-    norm: str = "batch"
-    pad_to: int | None = None
+    norm: Norm = "batch"
+    pad_to: Side | None = None
 
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         return DepthWiseModule(site.dim, self, self.make_spatial(site))
@@ -89,7 +90,7 @@ class DepthWise(Mixer):
         return f"DepthWise {self.kernel}{kind}"
 
     def with_norm(self, norm: str) -> "DepthWise":
-        return replace(self, norm=norm)
+        return replace(self, norm=norm)  # type: ignore[arg-type]
 
     def branch(self, site: Site, qkv: Qkv, keeper: GridSource) -> ParallelBranch:
         return ParallelBranch(self.build(site, qkv), site.dim, keeper, carries_aux=False)
@@ -176,6 +177,13 @@ class StaticKernel(Spatial):
         return same_everywhere(self.conv.weight.flatten(1)[None, :, None], self.conv.kernel_size[0], tokens, grid)
 
 
+def reduced_width(dim: int, reduction: int) -> int:
+    """Channels of a bottleneck; at least one."""
+    if (width := dim // reduction) < 1:
+        raise ValueError(f"reduction={reduction} leaves none of {dim} channels; give at most {dim}.")
+    return width
+
+
 class DynamicKernel(Spatial):
     """One depth-wise kernel per image, predicted from the mean of its tokens (homogeneous dynamic convolution)."""
 
@@ -186,9 +194,10 @@ class DynamicKernel(Spatial):
     def __init__(self, dim: int, kernel: int, reduction: int):
         super().__init__()
         self.kernel = kernel
-        self.reduce = Conv1x1(dim, dim // reduction, bias=False)
-        self.norm: nn.Module = nn.BatchNorm1d(dim // reduction)
-        self.predict = Conv1x1(dim // reduction, dim * kernel * kernel)
+        inner = reduced_width(dim, reduction)
+        self.reduce = Conv1x1(dim, inner, bias=False)
+        self.norm: nn.Module = nn.BatchNorm1d(inner)
+        self.predict = Conv1x1(inner, dim * kernel * kernel)
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def fold_in_place(self) -> None:
@@ -254,9 +263,10 @@ class InhomogeneousKernel(Spatial):
             raise ValueError(f"channels_per_group={channels_per_group} does not divide the width {dim}.")
         self.kernel = kernel
         self.groups = dim // channels_per_group
-        self.reduce = Conv1x1(dim, dim // reduction)
-        self.norm = make_norm("batch", dim // reduction)
-        self.predict = Conv1x1(dim // reduction, kernel * kernel * self.groups)
+        inner = reduced_width(dim, reduction)
+        self.reduce = Conv1x1(dim, inner)
+        self.norm = make_norm("batch", inner)
+        self.predict = Conv1x1(inner, kernel * kernel * self.groups)
 
     def fold_in_place(self) -> None:
         self.norm = fold_norm(self.norm, behind=self.reduce)

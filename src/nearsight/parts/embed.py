@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..lattice import Grid, holds, missing, sequence
 from ..ops.chunks import by_images
 from ..ops.inplace import gelu_over
+from .ranges import Patch
 from .slots import Embed, EmbedModule, Resizing, register
 
 
@@ -27,7 +28,7 @@ class Patchify(Embed):
 
     any_patch: ClassVar[bool] = True
 
-    patch: int = 16
+    patch: Patch = 16
     norm: bool = False
     edge: Literal["pad", "crop"] = "pad"
 
@@ -53,7 +54,7 @@ class PatchifyModule(EmbedModule):
         self.proj = nn.Conv2d(in_chans, dim, part.patch, stride=part.patch)
         self.norm = nn.LayerNorm(dim) if part.norm else nn.Identity()
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Grid, None]:
+    def embed(self, images: Tensor) -> tuple[Tensor, Grid, None]:
         down, right = missing(images.shape[2], self.stride), missing(images.shape[3], self.stride)
         if self.pads and not (holds(down == 0) and holds(right == 0)):
             images = F.pad(images, (0, right, 0, down))
@@ -79,7 +80,7 @@ class ConvStem(Embed):
     family: ClassVar[str] = "lightvit"
     any_patch: ClassVar[bool] = True
 
-    patch: int = 8
+    patch: Patch = 8
 
     @property
     def label(self) -> str:
@@ -126,7 +127,7 @@ class ConvStemModule(EmbedModule):
         self.proj = nn.Conv2d(inner, dim, 3, stride=strides[2], padding=1)
         self.norm = nn.LayerNorm(dim)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Grid, None]:
+    def embed(self, images: Tensor) -> tuple[Tensor, Grid, None]:
         # Depth-wise convolutions are twice as fast on channels-last maps, and tokens are one.
         images = images.contiguous(memory_format=torch.channels_last)
         patches = by_images(self.convolve, images, self.largest(images)) if self.folded else self.convolve(images)

@@ -19,7 +19,8 @@ from .gates import (
     SqueezeExcite,
 )
 from .norm import TokenBatchNorm, fold_norm, make_norm
-from .pointwise import Conv1x1, make_activation
+from .pointwise import Activation, Conv1x1, make_activation
+from .ranges import Ratio, Reduction, Side
 from .slots import Ffn, GridSource, Pairs, Site, TokenModule, register
 
 
@@ -35,15 +36,22 @@ class Mlp(Ffn):
 
     plain: ClassVar[bool] = True
 
-    ratio: float = 4.0
-    act: str = "gelu"
+    ratio: Ratio = 4.0
+    act: Activation = "gelu"
 
     @property
     def label(self) -> str:
         return f"Mlp {self.ratio:g}"
 
     def build(self, site: Site) -> TokenModule:
-        return MlpModule(site.dim, int(site.dim * self.ratio), self.act)
+        return MlpModule(site.dim, hidden_width(site.dim, self.ratio), self.act)
+
+
+def hidden_width(dim: int, ratio: float) -> int:
+    """Channels of a hidden layer `ratio` times as wide as the tokens; at least one."""
+    if (hidden := int(dim * ratio)) < 1:
+        raise ValueError(f"A hidden layer {ratio:g} times as wide as tokens of {dim} channels has none; widen it.")
+    return hidden
 
 
 class MlpModule(TokenModule):
@@ -110,11 +118,11 @@ class LocalityFfn(Ffn):
     drops: ClassVar[bool] = False
     patches_only: ClassVar[bool] = True
 
-    gamma: float = 4.0
-    kernel: int = 3
-    act: str = "hswish"
+    gamma: Ratio = 4.0
+    kernel: Side = 3
+    act: Activation = "hswish"
     channel_attention: Literal["se", "eca", "eca_hsigmoid"] | None = "se"
-    se_reduction: int | None = None
+    se_reduction: Reduction | None = None
     depthwise: bool = True
     depthwise_first: bool = False
 
@@ -162,7 +170,7 @@ class LocalityFfnModule(TokenModule):
 
     def __init__(self, dim: int, part: LocalityFfn):
         super().__init__()
-        hidden = int(dim * part.gamma)
+        hidden = hidden_width(dim, part.gamma)
         self.depthwise_first = part.depthwise_first
         self.act = make_activation(part.act)
         self.expand = Conv1x1(dim, hidden, bias=False)
@@ -250,8 +258,8 @@ class BiGate(Ffn):
 
     family: ClassVar[str] = "lightvit"
 
-    ratio: float = 4.0
-    reduction: int = 4
+    ratio: Ratio = 4.0
+    reduction: Reduction = 4
     channel_gate: bool = True
     spatial_gate: bool = True
     gate_norm: bool = True
@@ -270,7 +278,7 @@ class BiGate(Ffn):
         return kind(dim, self.reduction, channel=self.channel_gate, spatial=self.spatial_gate, norm=self.gate_norm)
 
     def build(self, site: Site) -> TokenModule:
-        mlp = MlpModule(site.dim, int(site.dim * self.ratio), "gelu")
+        mlp = MlpModule(site.dim, hidden_width(site.dim, self.ratio), "gelu")
         if not (self.channel_gate or self.spatial_gate):
             return mlp
         return GatedMlpModule(mlp, self.make_gate(site.dim))
@@ -318,7 +326,7 @@ class DepthwiseThen(Ffn):
     family: ClassVar[str] = "dwnet"
     normed: ClassVar[bool] = False
 
-    kernel: int = 7
+    kernel: Side = 7
     then: Ffn = field(default_factory=Mlp)
 
     @property

@@ -57,7 +57,8 @@ class BiDimensionalGate(nn.Module):
 
     def __init__(self, dim: int, reduction: int, *, channel: bool, spatial: bool, norm: bool):
         super().__init__()
-        inner = dim // reduction
+        if (inner := dim // reduction) < 1:
+            raise ValueError(f"reduction={reduction} leaves none of {dim} channels; give at most {dim}.")
         self.norm = nn.LayerNorm(dim) if norm else nn.Identity()
         self.act = nn.GELU()
         self.global_reduce = nn.Linear(dim, inner)

@@ -14,6 +14,7 @@ from ..ops.fold import once_per_grid
 from ..ops.relative import pairwise_bias, resize_relative_table
 from .attention import bias_table, check_heads, join_heads, split_heads
 from .branches import ParallelBranch
+from .ranges import Heads, Side
 from .slots import GridSource, Mixer, Pairs, Qkv, Resizing, Site, TokenModule, register
 
 
@@ -35,8 +36,8 @@ class GatherBroadcast(Mixer):
     carries_aux: ClassVar[bool] = True
     needs_aux: ClassVar[bool] = True
 
-    heads: int = 2
-    window: int = 7
+    heads: Heads = 2
+    window: Side = 7
     relative: bool = True
 
     @property

@@ -12,6 +12,7 @@ from ..ops.attention_matrix import AttentionMatrix, WindowMatrix, window_tokens
 from ..ops.relative import pairwise_bias, resize_relative_table, shift_mask
 from ..ops.resize import resize_kernel, resize_plane
 from .attention import bias_table, check_heads, join_heads, split_heads
+from .ranges import Heads, Side
 from .slots import Mixer, Qkv, Resizing, Site, TokenModule, identity_rows, register
 
 
@@ -31,8 +32,8 @@ class LocalMlp(Mixer):
 
     family: ClassVar[str] = "dwnet"
 
-    heads: int = 3
-    window: int = 7
+    heads: Heads = 3
+    window: Side = 7
     shifted: bool = False
     share_channels: bool = True
     share_positions: bool = False

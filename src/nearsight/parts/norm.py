@@ -1,5 +1,7 @@
 """Normalisations of tokens: layer, batch, and centering-calibrated batch (dwconv paper, Table 12)."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -47,6 +49,7 @@ class ScaleShift(nn.Module):
         return torch.addcmul(self.shift, tokens, self.scale)
 
 
+Norm = Literal["layer", "batch", "calibrated_batch"]
 NORMS = {"layer": nn.LayerNorm, "batch": TokenBatchNorm, "calibrated_batch": CalibratedBatchNorm}
 
 

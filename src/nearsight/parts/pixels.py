@@ -12,6 +12,7 @@ from ..lattice import Grid, holds, missing
 from .attention import Global
 from .feedforward import Mlp
 from .qkv import LinearQkv
+from .ranges import Heads, Patch, Ratio, Side, Width
 from .slots import Embed, EmbedModule, Inner, Site, register
 
 
@@ -28,9 +29,9 @@ class PixelEmbed(Embed):
 
     qkv_bias: ClassVar[bool] = False
 
-    patch: int = 16
-    pixel_dim: int = 12
-    pixel_stride: int = 4
+    patch: Patch = 16
+    pixel_dim: Width = 12
+    pixel_stride: Patch = 4
 
     @property
     def label(self) -> str:
@@ -77,7 +78,7 @@ class PixelEmbedModule(EmbedModule):
         self.fuse = nn.Linear(width, dim)
         self.norm2 = nn.LayerNorm(dim)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Grid, Tensor]:
+    def embed(self, images: Tensor) -> tuple[Tensor, Grid, Tensor]:
         down, right = missing(images.shape[2], self.stride), missing(images.shape[3], self.stride)
         if not (holds(down == 0) and holds(right == 0)):
             images = F.pad(images, (0, right, 0, down))
@@ -101,10 +102,10 @@ class PixelTransformer(Inner):
         side: Pixel tokens along a side of a patch.
     """
 
-    dim: int = 12
-    heads: int = 3
-    ratio: float = 4.0
-    side: int = 4
+    dim: Width = 12
+    heads: Heads = 3
+    ratio: Ratio = 4.0
+    side: Side = 4
 
     def build(self, out_dim: int, eps: float, drop_path: float) -> "PixelTransformerModule":
         return PixelTransformerModule(self, out_dim, eps, drop_path)

@@ -1,7 +1,10 @@
 """1x1 convolutions, applied to tokens, and the activations of the convolutional parts."""
 
+from typing import Literal
+
 from torch import nn
 
+Activation = Literal["gelu", "relu", "relu6", "hswish"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "relu": nn.ReLU,

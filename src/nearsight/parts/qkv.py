@@ -12,6 +12,7 @@ from ..ops.life import ScaleWeights, cascade
 from .branches import adopt
 from .depthwise import same_conv
 from .pointwise import Conv1x1
+from .ranges import Side, Width
 from .slots import GridSource, Pairs, Qkv, QkvModule, Site, identity_rows, register
 
 
@@ -79,8 +80,8 @@ class Life(Qkv):
 
     family: ClassVar[str] = "life"
 
-    kernels: tuple[int, ...] = (1, 3, 5)
-    scale_width: int | None = None
+    kernels: tuple[Side, ...] = (1, 3, 5)
+    scale_width: Width | None = None
     aux_key: Literal["paper", "released"] = "paper"
     qkv_norm: bool = False
 

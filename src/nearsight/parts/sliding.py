@@ -15,6 +15,7 @@ from ..ops.resize import resize_plane
 from ..ops.sliding import gather_taps, inside_window, tap_products
 from .attention import bias_table, check_heads
 from .norm import TokenBatchNorm
+from .ranges import Heads, OddSide
 from .slots import Mixer, Qkv, Resizing, Site, TokenModule, register
 
 
@@ -36,8 +37,8 @@ class Sliding(Mixer):
     family: ClassVar[str] = "dwnet"
     fed_by_qkv: ClassVar[bool] = True
 
-    heads: int = 3
-    window: int = 7
+    heads: Heads = 3
+    window: OddSide = 7
     relative: bool = True
     conv: Literal["pre", "post"] | None = None
     conv_shared: bool = True

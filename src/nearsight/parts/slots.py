@@ -139,12 +139,41 @@ class QkvModule(PartModule):
 
 
 class EmbedModule(PartModule):
-    """Images `[B, C, H, W]` in; tokens, their grid, and the state of an inner transformer (or None) out."""
+    """Images `[B, C, H, W]` in; tokens, their grid, and the state of an inner transformer (or None) out.
+
+    Attributes:
+        stride: Pixels between two neighbouring tokens.
+        in_chans: Channels of the images; set by the model that it belongs to.
+    """
 
     stride: int
+    in_chans: int | None = None
+
+    def embed(self, images: Tensor) -> tuple[Tensor, Grid, Tensor | None]:
+        """What a part fills in; `forward` has looked at the images before."""
+        raise NotImplementedError
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid, Tensor | None]:
-        raise NotImplementedError
+        if not torch.compiler.is_compiling():
+            self.check(images)
+        return self.embed(images)
+
+    def check(self, images: Tensor) -> None:
+        """Refuse what is no batch of images for this model."""
+        wanted = f"images [B, {self.in_chans or 'C'}, H, W] of floating-point numbers"
+        if not isinstance(images, Tensor):
+            raise TypeError(f"The model takes {wanted} as a tensor, not {type(images).__name__}.")
+        shape = tuple(images.shape)
+        if len(shape) != 4:
+            hint = "; add a first axis for the batch" if len(shape) == 3 else ""
+            raise ValueError(f"The model takes {wanted}, not a tensor of the shape {shape}{hint}.")
+        if self.in_chans is not None and shape[1] != self.in_chans:
+            last = "; its channels stand last: permute(0, 3, 1, 2)" if shape[3] == self.in_chans else ""
+            raise ValueError(f"The model takes {wanted}, not {shape[1]} channels (shape {shape}){last}.")
+        if 0 in shape[2:]:
+            raise ValueError(f"The model takes {wanted} with at least one pixel a side, not the shape {shape}.")
+        if not images.is_floating_point():
+            raise TypeError(f"The model takes {wanted}, not {images.dtype}; convert and normalise them first.")
 
 
 class MergeModule(PartModule):

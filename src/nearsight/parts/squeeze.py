@@ -9,6 +9,7 @@ from ..lattice import Grid
 from ..ops.attention_matrix import AttentionMatrix
 from .attention import Window
 from .gates import OpenSqueezeExcite, SqueezeExcite
+from .ranges import Reduction
 from .slots import Branch, GridSource, Mixer, Qkv, Site, TokenModule, register
 
 
@@ -25,7 +26,7 @@ class Squeezed(Mixer):
     family: ClassVar[str] = "dwnet"
 
     mixer: Mixer = field(default_factory=Window)
-    se_reduction: int = 16
+    se_reduction: Reduction = 16
 
     @property
     def fed_by_qkv(self) -> bool:  # type: ignore[override]

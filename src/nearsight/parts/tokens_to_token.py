@@ -12,6 +12,7 @@ from ..lattice import Grid, image
 from ..ops.precision import wide, without_autocast
 from .attention import join_heads, split_heads
 from .feedforward import Mlp
+from .ranges import Patch, Rate, Width
 from .slots import Embed, EmbedModule, Ffn, Site, TokenModule, register
 
 SPLITS = {  # stride of the whole: (kernel, stride, padding) of each soft split
@@ -36,11 +37,11 @@ class TokensToToken(Embed):
 
     qkv_bias: ClassVar[bool] = False
 
-    patch: int = 16
-    token_dim: int = 64
+    patch: Patch = 16
+    token_dim: Width = 64
     attention: Literal["performer", "transformer"] = "performer"
     ffn: Ffn = Mlp(ratio=1.0)
-    dropout: float = 0.1
+    dropout: Rate = 0.1
 
     @property
     def label(self) -> str:
@@ -93,7 +94,7 @@ class TokensToTokenModule(EmbedModule):
         self.layers = nn.ModuleList(layers)
         self.proj = nn.Linear(channels * self.splits[2][0] ** 2, dim)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Grid, None]:
+    def embed(self, images: Tensor) -> tuple[Tensor, Grid, None]:
         tokens, grid = soft_split(images, *self.splits[0])
         for layer, split in zip(self.layers, self.splits[1:], strict=True):
             tokens, grid = soft_split(image(layer(tokens, grid), grid), *split)

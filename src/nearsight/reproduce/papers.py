@@ -205,7 +205,7 @@ def locality(setting: Any) -> LocalityFfn:
     """The feed-forward part that a row of the ablations describes."""
     return LocalityFfn(
         gamma=setting["gamma"],
-        act=ACTIVATIONS[setting["activation"]],
+        act=ACTIVATIONS[setting["activation"]],  # type: ignore[arg-type]
         depthwise=setting.get("depthwise", True),
         channel_attention=setting.get("channel_attention"),
         se_reduction=setting.get("se_reduction"),

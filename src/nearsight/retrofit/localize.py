@@ -50,6 +50,7 @@ def localize(
 
     Raises:
         ValueError: The model has no place for a part, or was localized before.
+        TypeError: There is no model.
 
     Example:
         >>> import timm
@@ -59,6 +60,8 @@ def localize(
         >>> torch.equal(local(images), model(images))
         True
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"localize() takes a model (torch.nn.Module), not {type(model).__name__}.")
     choice = Choice(ffn, qkv, mixer, merge, layers if isinstance(layers, str) else tuple(layers), preserve)
     return apply_choice(model, choice, inplace=inplace)
 

@@ -79,7 +79,7 @@ def read_locality(released: Released, old: str, new: str, dim: int, choices: Cho
     return LocalityFfn(
         gamma=hidden / dim,
         kernel=kernel,
-        act=choices.act,
+        act=choices.act,  # type: ignore[arg-type]
         channel_attention=attention,  # type: ignore[arg-type]
         se_reduction=hidden // squeezed if squeezed not in (0, 4) else None,
         depthwise="local" in order,
