@@ -29,7 +29,7 @@ from nearsight.benchmarking.models import reason_of
 from nearsight.benchmarking.results import Key, growths, plain, warn_if_restless
 from nearsight.interval import Interval
 from nearsight.lattice import Grid
-from nearsight.ops.sliding import unfold_gather_taps
+from nearsight.ops.sliding import unfold_gather_offsets
 from nearsight.parts.depthwise import InhomogeneousKernel
 from nearsight.runs.run import environment
 from nearsight.timing import make_task, ratio_interval, take_turns, with_threads
@@ -193,7 +193,7 @@ class Unfolded(InhomogeneousKernel):
         weights = self.predict(self.norm(self.reduce(tokens)).relu())
         weights = weights.view(-1, grid.height, grid.width, self.groups, self.kernel**2).transpose(3, 4)
         field = tokens.view(-1, grid.height, grid.width, self.groups, tokens.shape[-1] // self.groups)
-        return unfold_gather_taps(field, weights, self.kernel).flatten(3).flatten(1, 2)
+        return unfold_gather_offsets(field, weights, self.kernel).flatten(3).flatten(1, 2)
 
 
 def mixer_memory(rig: Rig) -> list[Outcome]:

@@ -102,33 +102,33 @@ def missing(length: int, multiple: int) -> int:
     return times_to_cover(length, multiple) * multiple - length
 
 
-def pad_to_multiple(field: Tensor, multiple: int) -> Tensor:
+def pad_to_multiple(nhwc: Tensor, multiple: int) -> Tensor:
     """Pad `[B, H, W, C]` with zeros on the right and at the bottom until both sides divide by `multiple`."""
-    down, right = missing(field.shape[1], multiple), missing(field.shape[2], multiple)
-    return field if holds(down == 0) and holds(right == 0) else F.pad(field, (0, 0, 0, right, 0, down))
+    down, right = missing(nhwc.shape[1], multiple), missing(nhwc.shape[2], multiple)
+    return nhwc if holds(down == 0) and holds(right == 0) else F.pad(nhwc, (0, 0, 0, right, 0, down))
 
 
-def crop(field: Tensor, grid: Grid) -> Tensor:
+def crop(nhwc: Tensor, grid: Grid) -> Tensor:
     """The tokens `[B, H*W, C]` in the upper left corner of `[B, H', W', C]`, without what was padded."""
-    if holds(field.shape[1] == grid.height) and holds(field.shape[2] == grid.width):
-        return field.flatten(1, 2)
-    return copied(field[:, : grid.height, : grid.width]).flatten(1, 2)
+    if holds(nhwc.shape[1] == grid.height) and holds(nhwc.shape[2] == grid.width):
+        return nhwc.flatten(1, 2)
+    return copied(nhwc[:, : grid.height, : grid.width]).flatten(1, 2)
 
 
-def copied(field: Tensor) -> Tensor:
+def copied(nhwc: Tensor) -> Tensor:
     """The same numbers, in row-major order once a graph is recorded.
 
     What is flattened next needs a copy at some sizes and none at others. A graph would hold for one kind of them; with
     a copy at all sizes it holds for all.
     """
-    return field.clone(memory_format=torch.contiguous_format) if torch.compiler.is_compiling() else field
+    return nhwc.clone(memory_format=torch.contiguous_format) if torch.compiler.is_compiling() else nhwc
 
 
-def windows(field: Tensor, size: int) -> Tensor:
+def windows(nhwc: Tensor, size: int) -> Tensor:
     """Cut `[B, H, W, C]` into windows `[B * windows, size*size, C]`; both sides must divide by `size`."""
-    batch, height, width, channels = field.shape
-    field = field.view(batch, height // size, size, width // size, size, channels)
-    return copied(field.transpose(2, 3)).reshape(-1, size * size, channels)
+    batch, height, width, channels = nhwc.shape
+    nhwc = nhwc.view(batch, height // size, size, width // size, size, channels)
+    return copied(nhwc.transpose(2, 3)).reshape(-1, size * size, channels)
 
 
 def window_shift(length: int, size: int) -> int:
@@ -142,19 +142,19 @@ def window_shift(length: int, size: int) -> int:
     return size // 2 * (1 - one_holds_it)
 
 
-def roll(field: Tensor, row: int, column: int) -> Tensor:
+def roll(nhwc: Tensor, row: int, column: int) -> Tensor:
     """Let `[B, H, W, C]` begin at this row and column; what stood before them comes behind."""
-    height, width = field.shape[1:3]
+    height, width = nhwc.shape[1:3]
     if holds(row % height == 0) and holds(column % width == 0):
-        return field
+        return nhwc
     if not torch.compiler.is_compiling():
-        return field.roll((-row, -column), dims=(1, 2))
+        return nhwc.roll((-row, -column), dims=(1, 2))
     # A recorded `roll` must know how far, and slices would have sizes that are hard to reason about.
-    rows, columns = places_from(row, height, field.device), places_from(column, width, field.device)
-    return field.index_select(1, rows).index_select(2, columns)
+    rows, columns = indices_from(row, height, nhwc.device), indices_from(column, width, nhwc.device)
+    return nhwc.index_select(1, rows).index_select(2, columns)
 
 
-def places_from(start: int, length: int, device: torch.device) -> Tensor:
+def indices_from(start: int, length: int, device: torch.device) -> Tensor:
     """The places `start, start + 1, ...` around a side: `[length]`."""
     places = torch.arange(length, device=device) + start
     return torch.where(places < length, places, places - length)

@@ -10,7 +10,7 @@ from nearsight.benchmarking.measure import peak_memory
 from nearsight.ops import bands, dynamic
 from nearsight.ops.dynamic import convolve_each
 from nearsight.ops.predicted import convolve_predicted
-from nearsight.ops.sliding import gather_taps, unfold_gather_taps
+from nearsight.ops.sliding import gather_offsets, unfold_gather_offsets
 
 shapes = {
     "batch": st.integers(1, 3),
@@ -39,7 +39,7 @@ def inputs(batch, height, width, groups, channels, kernel, strided=False, dtype=
 
 def plain_predicted(field, hidden, weight, bias, kernel):
     weights = F.linear(hidden, weight, bias).unflatten(-1, (field.shape[3], kernel**2)).transpose(3, 4)
-    return unfold_gather_taps(field, weights, kernel)
+    return unfold_gather_offsets(field, weights, kernel)
 
 
 def plain_each(picture, kernels, bias):
@@ -78,7 +78,9 @@ def test_bands_meet_without_a_seam(small_bands, batch, height, width, channels):
     assert len(cut) > 1
     assert_same_with_gradients(convolve_predicted(*given, 3), plain_predicted(*given, 3), given)
     field, weights = given[0], random(batch, height, width, 9, 2)
-    assert_same_with_gradients(gather_taps(field, weights, 3), unfold_gather_taps(field, weights, 3), (field, weights))
+    assert_same_with_gradients(
+        gather_offsets(field, weights, 3), unfold_gather_offsets(field, weights, 3), (field, weights)
+    )
 
 
 @given(st.integers(1, 9), st.integers(1, 60), st.integers(1, 200))
@@ -97,7 +99,9 @@ def test_bands_cover_every_row_of_every_image_once_and_are_small(batch, height, 
 def test_shared_weights_get_the_sum_of_their_gradients(small_bands, shape):
     field, weights = random(2, 4, 5, 2, 3), random(*shape, 9, 2)
     whole = weights.expand(2, 4, 5, -1, -1)
-    assert_same_with_gradients(gather_taps(field, weights, 3), unfold_gather_taps(field, whole, 3), (field, weights))
+    assert_same_with_gradients(
+        gather_offsets(field, weights, 3), unfold_gather_offsets(field, whole, 3), (field, weights)
+    )
 
 
 def test_gradients_agree_with_finite_differences(small_bands):
@@ -111,7 +115,7 @@ def test_predicted_kernels_in_narrow_types_are_summed_in_wide_ones(dtype):
     field, hidden, weight, bias = given
     weights = torch.addmm(bias, hidden.flatten(0, 2), weight.T)  # rounded to the type, as a linear layer's result is
     weights = weights.view(2, 6, 5, 2, 25).transpose(3, 4).double()
-    wanted = unfold_gather_taps(field.double(), weights, 5)
+    wanted = unfold_gather_offsets(field.double(), weights, 5)
     got = convolve_predicted(*given, 5)
     assert got.dtype == dtype
     torch.testing.assert_close(got.double(), wanted, rtol=0, atol=torch.finfo(dtype).eps * wanted.abs().max().item())
@@ -145,7 +149,7 @@ def test_predicted_kernels_take_less_than_a_tenth_of_the_memory_of_the_unfolded_
     assert banded < unfolded / 10
 
 
-EACH = [dynamic.convolve_each_by_image, dynamic.convolve_each_in_groups, dynamic.convolve_each_by_taps]
+EACH = [dynamic.convolve_each_by_image, dynamic.convolve_each_in_groups, dynamic.convolve_each_by_offsets]
 
 
 @pytest.mark.parametrize("form", EACH)

@@ -7,14 +7,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nearsight.ops.sliding import (
-    gather_taps,
+    gather_offsets,
     inside_window,
+    offset_products,
     pad_for_window,
     same_padding,
-    tap_products,
-    unfold_gather_taps,
-    unfold_tap_products,
-    unfold_taps,
+    unfold_gather_offsets,
+    unfold_offset_products,
+    unfold_offsets,
 )
 
 shapes = {
@@ -71,7 +71,7 @@ def test_the_unfold_reference_is_torchs_unfold(kernel):
     field = torch.randn(2, 4, 5, 3)
     wanted = F.unfold(field.permute(0, 3, 1, 2), kernel, padding=kernel // 2)
     wanted = wanted.view(2, 3, kernel**2, 4, 5).permute(0, 3, 4, 2, 1)
-    assert torch.equal(unfold_taps(field, kernel), wanted)
+    assert torch.equal(unfold_offsets(field, kernel), wanted)
 
 
 @given(**shapes)
@@ -83,7 +83,7 @@ def test_inhomogeneous_convolution_agrees_with_the_unfolded_sum(
     field = random(batch, height, width, groups, channels, strided=strided)
     weights = random(batch, height, width, kernel**2, groups, strided=strided)
     assert_same_with_gradients(
-        gather_taps(field, weights, kernel), unfold_gather_taps(field, weights, kernel), field, weights
+        gather_offsets(field, weights, kernel), unfold_gather_offsets(field, weights, kernel), field, weights
     )
 
 
@@ -96,36 +96,38 @@ def test_dot_products_over_the_window_agree_with_the_unfolded_ones(
     queries = random(batch, height, width, groups, channels, strided=strided)
     keys = random(batch, height, width, groups, channels, strided=strided)
     assert_same_with_gradients(
-        tap_products(queries, keys, kernel), unfold_tap_products(queries, keys, kernel), queries, keys
+        offset_products(queries, keys, kernel), unfold_offset_products(queries, keys, kernel), queries, keys
     )
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 5), (1, 1, 1)])
 def test_weights_may_be_shared_over_the_batch_and_the_positions(shape):
     field, weights = random(2, 4, 5, 2, 3), random(*shape, 9, 2)
-    assert_same_with_gradients(gather_taps(field, weights, 3), unfold_gather_taps(field, weights, 3), field, weights)
+    assert_same_with_gradients(
+        gather_offsets(field, weights, 3), unfold_gather_offsets(field, weights, 3), field, weights
+    )
 
 
 def test_weights_equal_at_all_places_make_a_depthwise_convolution():
     field, kernels = torch.randn(2, 5, 6, 4, 1), torch.randn(4, 1, 3, 3)
     weights = kernels.flatten(1).T.view(1, 1, 1, 9, 4)
     wanted = F.conv2d(field[..., 0].permute(0, 3, 1, 2), kernels, padding=1, groups=4)
-    torch.testing.assert_close(gather_taps(field, weights, 3)[..., 0], wanted.permute(0, 2, 3, 1))
+    torch.testing.assert_close(gather_offsets(field, weights, 3)[..., 0], wanted.permute(0, 2, 3, 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_sum_over_many_taps_is_rounded_to_sixteen_bits_only_once(dtype):
     torch.manual_seed(0)
     field, weights = torch.rand(1, 9, 9, 2, 3).to(dtype), torch.rand(1, 9, 9, 49, 2).to(dtype)
-    exact = unfold_gather_taps(field.double(), weights.double(), 7)
-    summed = gather_taps(field, weights, 7)
+    exact = unfold_gather_offsets(field.double(), weights.double(), 7)
+    summed = gather_offsets(field, weights, 7)
     assert summed.dtype == dtype
     torch.testing.assert_close(summed.double(), exact, rtol=1.01 * torch.finfo(dtype).eps, atol=0)
 
 
 def test_mixed_types_give_the_wider_one():
     field, weights = torch.randn(1, 3, 3, 1, 2).bfloat16(), torch.randn(1, 3, 3, 9, 1)
-    assert gather_taps(field, weights, 3).dtype == torch.float32
+    assert gather_offsets(field, weights, 3).dtype == torch.float32
 
 
 def test_inhomogeneous_convolution_never_holds_the_unfolded_input():
@@ -135,10 +137,10 @@ def test_inhomogeneous_convolution_never_holds_the_unfolded_input():
     unfolded = kernel**2 * field.numel()
     assert bound < unfolded / 8
     with Largest() as largest:
-        gather_taps(field, weights, kernel).square().sum().backward()
+        gather_offsets(field, weights, kernel).square().sum().backward()
     assert largest.elements <= bound
     with Largest() as largest:
-        unfold_gather_taps(field, weights, kernel)
+        unfold_gather_offsets(field, weights, kernel)
     assert largest.elements >= unfolded  # the measure sees an unfolded input where there is one
 
 
@@ -148,7 +150,7 @@ def test_dot_products_over_the_window_never_hold_the_unfolded_keys():
     bound = max(batch * side * side * kernel**2 * heads, pad_for_window(keys, kernel).numel())
     assert bound < kernel**2 * keys.numel() / 8
     with Largest() as largest:
-        tap_products(queries, keys, kernel).square().sum().backward()
+        offset_products(queries, keys, kernel).square().sum().backward()
     assert largest.elements <= bound
 
 

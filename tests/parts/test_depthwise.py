@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from nearsight.lattice import Grid
-from nearsight.ops.sliding import unfold_gather_taps
+from nearsight.ops.sliding import unfold_gather_offsets
 from nearsight.parts import DepthWise, LinearQkv
 from nearsight.parts.depthwise import DynamicKernel, InhomogeneousKernel, SharedKernel, same_conv
 from nearsight.parts.slots import Site
@@ -125,7 +125,7 @@ def test_kernels_of_their_own_at_each_position_are_a_sum_over_the_unfolded_input
     assert sum(p.numel() for p in spatial.parameters()) == grid.patches * heads * 9 + 8
     tokens = torch.randn(2, 20, 8, dtype=torch.float64)
     field = tokens.view(2, 5, 4, heads, 4)
-    wanted = unfold_gather_taps(field, spatial.weight, 3).reshape(2, 20, 8) + spatial.bias
+    wanted = unfold_gather_offsets(field, spatial.weight, 3).reshape(2, 20, 8) + spatial.bias
     torch.testing.assert_close(spatial(tokens, grid), wanted)
 
 

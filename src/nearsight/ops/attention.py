@@ -45,9 +45,9 @@ def window_attention(
         `[B, H, W, h*d]`, contiguous.
 
     Example:
-        >>> field = torch.randn(2, 4, 6, 8)
-        >>> mixed = window_attention(field, field, field, None, size=2, heads=4)
-        >>> alone = window_attention(*[field[:, :2, :2]] * 3, None, size=2, heads=4)
+        >>> nhwc = torch.randn(2, 4, 6, 8)
+        >>> mixed = window_attention(nhwc, nhwc, nhwc, None, size=2, heads=4)
+        >>> alone = window_attention(*[nhwc[:, :2, :2]] * 3, None, size=2, heads=4)
         >>> torch.allclose(mixed[:, :2, :2], alone, atol=1e-6)
         True
     """
@@ -65,16 +65,16 @@ def window_attention(
         for top in range(0, rows, strip):
             piece = (slice(first, first + images), slice(top * size, (top + strip) * size))
             asked, offered, worth, out = (
-                heads_of_windows(field[piece], size, heads) for field in (queries, keys, values, mixed)
+                heads_of_windows(nhwc[piece], size, heads) for nhwc in (queries, keys, values, mixed)
             )
             attend(asked, offered, worth, None if bias is None else bias[top : top + strip], scale, out=out)
     return mixed
 
 
-def heads_of_windows(field: Tensor, size: int, heads: int) -> Tensor:
+def heads_of_windows(nhwc: Tensor, size: int, heads: int) -> Tensor:
     """View `[B, H, W, h*d]` as `[B, rows, columns, h, size, size, d]`."""
-    height, width = field.shape[1:3]
-    pieces = field.unflatten(3, (heads, -1)).unflatten(2, (width // size, size)).unflatten(1, (height // size, size))
+    height, width = nhwc.shape[1:3]
+    pieces = nhwc.unflatten(3, (heads, -1)).unflatten(2, (width // size, size)).unflatten(1, (height // size, size))
     return pieces.permute(0, 1, 3, 5, 2, 4, 6)
 
 

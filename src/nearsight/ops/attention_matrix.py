@@ -205,10 +205,10 @@ class WindowMatrix(AttentionMatrix):
 
 
 class KernelMatrix(AttentionMatrix):
-    """Weights over the taps of a kernel around each query: convolutions, and attention in a sliding window.
+    """Weights over the offsets of a kernel around each query: convolutions, and attention in a sliding window.
 
     Args:
-        weights_at: Gives the weights `[B or 1, h, q, taps]` of queries at rows `[q]` and columns `[q]`.
+        weights_at: Gives the weights `[B or 1, h, q, offsets]` of queries at rows `[q]` and columns `[q]`.
         kernel: Side of the kernel.
         grid: Of the tokens; there are no auxiliary ones.
         images: How many images there are.
@@ -236,10 +236,10 @@ class KernelMatrix(AttentionMatrix):
     def compact(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         height, width = self.grid.height, self.grid.width
         rows, columns = queries // width, queries % width
-        taps = torch.arange(self.kernel**2, device=queries.device)
+        offsets = torch.arange(self.kernel**2, device=queries.device)
         before, _ = same_padding(self.kernel)
-        y = rows[:, None] + taps // self.kernel - before
-        x = columns[:, None] + taps % self.kernel - before
+        y = rows[:, None] + offsets // self.kernel - before
+        x = columns[:, None] + offsets % self.kernel - before
         inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
         keys = torch.where(inside, y * width + x, self.grid.tokens)
         weights = widened(self.weights_at(rows, columns))

@@ -44,9 +44,9 @@ def plain_back_projection(
     fine: Grid, coarse: Grid, device: torch.device, kernel: int = 2, padding: int = 0
 ) -> BackProjection:
     """Each coarse cell is made from `kernel` x `kernel` fine ones, two apart, at a border from those that there are."""
-    taps = torch.arange(kernel, device=device) - padding
-    rows = 2 * torch.arange(coarse.height, device=device)[:, None] + taps  # [rows, kernel]
-    columns = 2 * torch.arange(coarse.width, device=device)[:, None] + taps
+    offsets = torch.arange(kernel, device=device) - padding
+    rows = 2 * torch.arange(coarse.height, device=device)[:, None] + offsets  # [rows, kernel]
+    columns = 2 * torch.arange(coarse.width, device=device)[:, None] + offsets
     row, column = rows[:, None, :, None], columns[None, :, None, :]
     inside = (row >= 0) & (row < fine.height) & (column >= 0) & (column < fine.width)
     cells = (row * fine.width + column).flatten(2).flatten(0, 1)

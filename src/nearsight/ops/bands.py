@@ -1,7 +1,7 @@
 """Weighted sums over sliding windows, band by band, so that all that is in work at once stays in the cache.
 
 A band is some rows of some images. Inside, a map is kept as planes `[B, K, H, W, G]`: the G groups come last, since all
-K channels of a group share a weight. A tap of the window is then one multiplication of long contiguous rows, `W * G`
+K channels of a group share a weight. A offset of the window is then one multiplication of long contiguous rows, `W * G`
 numbers each, with a shifted view of the padded map: the window is never written out.
 """
 
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PIECE = 5 << 19  # tap weights of a band on a CPU: 10 MiB in float32, measured best from 56 x 56 to 7 x 7
+PIECE = 5 << 19  # offset weights of a band on a CPU: 10 MiB in float32, measured best from 56 x 56 to 7 x 7
 PIECE_ELSEWHERE = 1 << 26  # on a GPU a band only has to be small against its memory
 FEW_CHANNELS = 8  # up to here it is faster to add up the channels of a group one by one
 
@@ -35,7 +35,7 @@ def bands(batch: int, height: int, row: int, device: torch.device) -> Iterator[B
     Args:
         batch: Number of images.
         height: Rows of each.
-        row: Tap weights in a row of an image.
+        row: Weights of kernel offsets in a row of an image.
         device: Where the work is done.
     """
     piece = PIECE if device.type == "cpu" else PIECE_ELSEWHERE
@@ -47,17 +47,17 @@ def bands(batch: int, height: int, row: int, device: torch.device) -> Iterator[B
             yield Band(slice(image, min(image + images, batch)), slice(top, min(top + rows, height)))
 
 
-def planes(field: Tensor, dtype: torch.dtype) -> Tensor:
+def planes(nhwc: Tensor, dtype: torch.dtype) -> Tensor:
     """`[B, H, W, G, K]` as contiguous planes `[B, K, H, W, G]`."""
-    return field.permute(0, 4, 1, 2, 3).to(dtype).contiguous()
+    return nhwc.permute(0, 4, 1, 2, 3).to(dtype).contiguous()
 
 
-def padded_planes(field: Tensor, kernel: int, dtype: torch.dtype) -> Tensor:
+def padded_planes(nhwc: Tensor, kernel: int, dtype: torch.dtype) -> Tensor:
     """The same with the zeros around that a `kernel` x `kernel` window sees outside the map."""
-    batch, height, width, groups, channels = field.shape
+    batch, height, width, groups, channels = nhwc.shape
     before, _ = same_padding(kernel)
-    padded = field.new_zeros(batch, channels, height + kernel - 1, width + kernel - 1, groups, dtype=dtype)
-    padded[:, :, before : before + height, before : before + width] = field.permute(0, 4, 1, 2, 3)
+    padded = nhwc.new_zeros(batch, channels, height + kernel - 1, width + kernel - 1, groups, dtype=dtype)
+    padded[:, :, before : before + height, before : before + width] = nhwc.permute(0, 4, 1, 2, 3)
     return padded
 
 
@@ -68,7 +68,7 @@ def without_padding(padded: Tensor, kernel: int) -> Tensor:
     return padded[:, :, before:height, before:width].permute(0, 2, 3, 4, 1)
 
 
-def taps(padded: Tensor, band: Band, kernel: int) -> list[Tensor]:
+def at_offsets(padded: Tensor, band: Band, kernel: int) -> list[Tensor]:
     """What a band sees at each place of the window, row by row: views `[b, K, rows, W, G]` of the padded planes."""
     height, width = band.rows.stop - band.rows.start, padded.shape[3] - kernel + 1
     near = padded[band.images, :, band.rows.start : band.rows.stop + kernel - 1]
@@ -77,7 +77,7 @@ def taps(padded: Tensor, band: Band, kernel: int) -> list[Tensor]:
 
 
 def weigh(views: Sequence[Tensor], weights: Tensor) -> Tensor:
-    """Sum of a band's views, `[b, K, rows, W, G]` each, times `weights` `[taps, b, rows, W, G]`."""
+    """Sum of a band's views, `[b, K, rows, W, G]` each, times `weights` `[offsets, b, rows, W, G]`."""
     total = torch.zeros(views[0].shape, dtype=weights.dtype, device=weights.device)
     for view, weight in zip(views, weights.unsqueeze(2).unbind(), strict=True):
         total.addcmul_(view, weight)
@@ -90,8 +90,8 @@ def weigh_backward(slope: Tensor, weights: Tensor, slopes: Sequence[Tensor]) -> 
         view.addcmul_(slope, weight)
 
 
-def tap_sums(left: Tensor, views: Sequence[Tensor]) -> Tensor:
-    """Products of `left` `[b, K, rows, W, G]` with each view, summed over K: `[taps, b, rows, W, G]`.
+def offset_sums(left: Tensor, views: Sequence[Tensor]) -> Tensor:
+    """Products of `left` `[b, K, rows, W, G]` with each view, summed over K: `[offsets, b, rows, W, G]`.
 
     It is the gradient of `weigh` for the weights, with `left` the gradient of the sum.
     """
@@ -108,8 +108,8 @@ def tap_sums(left: Tensor, views: Sequence[Tensor]) -> Tensor:
     return sums
 
 
-def pad_for_window(field: Tensor, kernel: int) -> Tensor:
+def pad_for_window(nhwc: Tensor, kernel: int) -> Tensor:
     """Pad `[B, H, W, ...]` with the zeros that a `kernel` x `kernel` window sees outside the map."""
     before, after = same_padding(kernel)
-    untouched = (0, 0) * (field.ndim - 3)
-    return F.pad(field, (*untouched, before, after, before, after))
+    untouched = (0, 0) * (nhwc.ndim - 3)
+    return F.pad(nhwc, (*untouched, before, after, before, after))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..lattice import holds
 from .bands import same_padding
-from .sliding import gather_taps
+from .sliding import gather_offsets
 
 MANY = 256  # images; a graph of unknown size counts as more
 
@@ -28,7 +28,7 @@ def convolve_each(picture: Tensor, kernels: Tensor, bias: Tensor | None = None) 
         tensor([0., 1.])
     """
     if torch.compiler.is_exporting():
-        return convolve_each_by_taps(picture, kernels, bias)
+        return convolve_each_by_offsets(picture, kernels, bias)
     if picture.device.type == "cpu" and holds(picture.shape[0] <= MANY):
         return convolve_each_by_image(picture, kernels, bias)
     return convolve_each_in_groups(picture, kernels, bias)
@@ -55,9 +55,9 @@ def convolve_each_in_groups(picture: Tensor, kernels: Tensor, bias: Tensor | Non
     return mixed if bias is None else mixed + bias[:, None, None]
 
 
-def convolve_each_by_taps(picture: Tensor, kernels: Tensor, bias: Tensor | None) -> Tensor:
-    """Tap by tap, for graphs: a compiler fuses it, and the number of groups of a convolution can't be a symbol."""
-    field = picture.permute(0, 2, 3, 1)[..., None]  # [B, H, W, C, 1]: every channel is its own group
-    weights = kernels.flatten(2).transpose(1, 2)[:, None, None]  # [B, 1, 1, taps, C]
-    mixed = gather_taps(field, weights, kernels.shape[-1])[..., 0]
+def convolve_each_by_offsets(picture: Tensor, kernels: Tensor, bias: Tensor | None) -> Tensor:
+    """Offset by offset, for graphs: a compiler fuses it, and the groups of a convolution can't be a symbol."""
+    nhwc = picture.permute(0, 2, 3, 1)[..., None]  # [B, H, W, C, 1]: every channel is its own group
+    weights = kernels.flatten(2).transpose(1, 2)[:, None, None]  # [B, 1, 1, offsets, C]
+    mixed = gather_offsets(nhwc, weights, kernels.shape[-1])[..., 0]
     return (mixed if bias is None else mixed + bias).permute(0, 3, 1, 2)

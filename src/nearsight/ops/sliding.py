@@ -1,7 +1,7 @@
 """Sums over a sliding window whose weights differ from place to place.
 
-The functions go through the window tap by tap. A shifted picture is a view into one padded copy, so the picture
-unfolded once per tap never exists, forward or backward; `unfold_*` are the plain references they are tested against.
+The functions go through the window offset by offset. A shifted picture is a view into one padded copy, so the picture
+unfolded once per offset never exists, forward or backward; `unfold_*` are the plain references they are tested against.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from torch.autograd.function import once_differentiable
 
 from .bands import (
     Band,
+    at_offsets,
     bands,
+    offset_sums,
     pad_for_window,
     padded_planes,
     planes,
     same_padding,
-    tap_sums,
-    taps,
     weigh,
     weigh_backward,
     without_padding,
@@ -29,107 +29,113 @@ from .flops import report_macs
 from .precision import wide
 
 __all__ = [
-    "gather_taps",
-    "gather_taps_at_once",
+    "gather_offsets",
+    "gather_offsets_at_once",
     "inside_window",
+    "offset_products",
     "pad_for_window",
     "same_padding",
-    "tap_products",
-    "unfold_gather_taps",
-    "unfold_tap_products",
-    "unfold_taps",
+    "unfold_gather_offsets",
+    "unfold_offset_products",
+    "unfold_offsets",
 ]
 
 
-def gather_taps(field: Tensor, weights: Tensor, kernel: int) -> Tensor:
+def gather_offsets(nhwc: Tensor, weights: Tensor, kernel: int) -> Tensor:
     """Weighted sum over each position's window: inhomogeneous (per-position) depth-wise convolution.
 
     Args:
-        field: `[B, H, W, G, K]`, K channels in each of G groups.
-        weights: `[B or 1, H or 1, W or 1, kernel*kernel, G]`, one weight per position, tap (row-major) and group.
+        nhwc: `[B, H, W, G, K]`, K channels in each of G groups.
+        weights: `[B or 1, H or 1, W or 1, kernel*kernel, G]`, one weight per position, offset (row-major) and group.
         kernel: Side of the window.
 
     Returns:
         `[B, H, W, G, K]`; positions outside the map count as zero.
 
     Example:
-        >>> field = torch.ones(1, 4, 4, 2, 3)
-        >>> gather_taps(field, torch.ones(1, 4, 4, 9, 2), kernel=3)[0, 1, 1, 0, 0].item()
+        >>> nhwc = torch.ones(1, 4, 4, 2, 3)
+        >>> gather_offsets(nhwc, torch.ones(1, 4, 4, 9, 2), kernel=3)[0, 1, 1, 0, 0].item()
         9.0
     """
-    report_macs(field.numel() * kernel * kernel)
+    report_macs(nhwc.numel() * kernel * kernel)
     if torch.compiler.is_compiling():
-        return gather_taps_at_once(field, weights, kernel)
-    return GatherTaps.apply(field, weights, kernel)
+        return gather_offsets_at_once(nhwc, weights, kernel)
+    return GatherOffsets.apply(nhwc, weights, kernel)
 
 
-def gather_taps_at_once(field: Tensor, weights: Tensor, kernel: int) -> Tensor:
+def gather_offsets_at_once(nhwc: Tensor, weights: Tensor, kernel: int) -> Tensor:
     """The same on whole maps, in operators that a compiler fuses into one pass and that every runtime knows."""
-    height, width = field.shape[1:3]
+    height, width = nhwc.shape[1:3]
     # Groups go last: all K channels of a group share a weight, so the inner loop multiplies two contiguous rows of G.
-    padded = pad_for_window(field.transpose(3, 4).contiguous(), kernel)
-    dtype = torch.promote_types(field.dtype, weights.dtype)
-    total = padded.new_zeros(field.transpose(3, 4).shape, dtype=wide(dtype))
-    for tap, weight in enumerate(weights.unbind(3)):
-        row, column = divmod(tap, kernel)
+    padded = pad_for_window(nhwc.transpose(3, 4).contiguous(), kernel)
+    dtype = torch.promote_types(nhwc.dtype, weights.dtype)
+    total = padded.new_zeros(nhwc.transpose(3, 4).shape, dtype=wide(dtype))
+    for offset, weight in enumerate(weights.unbind(3)):
+        row, column = divmod(offset, kernel)
         shifted = padded[:, row : row + height, column : column + width]
         total = total.addcmul(shifted, weight[:, :, :, None])
     return total.to(dtype).transpose(3, 4)
 
 
-class GatherTaps(Function):
-    """`gather_taps` in bands, with a backward in the same bands."""
+class GatherOffsets(Function):
+    """`gather_offsets` in bands, with a backward in the same bands."""
 
     @staticmethod
-    def forward(ctx: Any, field: Tensor, weights: Tensor, kernel: int) -> Tensor:
-        ctx.save_for_backward(field, weights)
+    def forward(ctx: Any, nhwc: Tensor, weights: Tensor, kernel: int) -> Tensor:
+        ctx.save_for_backward(nhwc, weights)
         ctx.kernel = kernel
-        dtype = torch.promote_types(field.dtype, weights.dtype)
-        everywhere = weights.expand(*field.shape[:3], -1, -1)
-        padded = padded_planes(field, kernel, wide(dtype))
-        out = field.new_empty(field.shape, dtype=dtype)
+        dtype = torch.promote_types(nhwc.dtype, weights.dtype)
+        everywhere = weights.expand(*nhwc.shape[:3], -1, -1)
+        padded = padded_planes(nhwc, kernel, wide(dtype))
+        out = nhwc.new_empty(nhwc.shape, dtype=dtype)
         for band in bands_of(everywhere):
-            total = weigh(taps(padded, band, kernel), tap_first(everywhere, band, padded.dtype))
+            total = weigh(at_offsets(padded, band, kernel), offsets_first(everywhere, band, padded.dtype))
             out[band] = total.permute(0, 2, 3, 4, 1)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        field, weights = ctx.saved_tensors
-        everywhere = weights.expand(*field.shape[:3], -1, -1)
-        padded = padded_planes(field, ctx.kernel, wide(torch.promote_types(field.dtype, weights.dtype)))
+        nhwc, weights = ctx.saved_tensors
+        everywhere = weights.expand(*nhwc.shape[:3], -1, -1)
+        padded = padded_planes(nhwc, ctx.kernel, wide(torch.promote_types(nhwc.dtype, weights.dtype)))
         grad_padded = torch.zeros_like(padded)
         grad_weights = weights.new_zeros(weights.shape, dtype=padded.dtype)
         for band in bands_of(everywhere):
             slope = planes(grad[band], padded.dtype)
             if ctx.needs_input_grad[0]:
-                weigh_backward(slope, tap_first(everywhere, band, padded.dtype), taps(grad_padded, band, ctx.kernel))
+                weigh_backward(
+                    slope, offsets_first(everywhere, band, padded.dtype), at_offsets(grad_padded, band, ctx.kernel)
+                )
             if ctx.needs_input_grad[1]:
                 place = place_of(band, grad_weights)
-                place += tap_sums(slope, taps(padded, band, ctx.kernel)).permute(1, 2, 3, 0, 4).sum_to_size(place.shape)
-        return without_padding(grad_padded, ctx.kernel).to(field.dtype), grad_weights.to(weights.dtype), None
+                place += (
+                    offset_sums(slope, at_offsets(padded, band, ctx.kernel))
+                    .permute(1, 2, 3, 0, 4)
+                    .sum_to_size(place.shape)
+                )
+        return without_padding(grad_padded, ctx.kernel).to(nhwc.dtype), grad_weights.to(weights.dtype), None
 
 
 def bands_of(weights: Tensor) -> Iterator[Band]:
-    """The bands of a map with the weights `[B, H, W, taps, G]`."""
+    """The bands of a map with the weights `[B, H, W, offsets, G]`."""
     batch, height = weights.shape[:2]
     return bands(batch, height, weights[0, 0].numel(), weights.device)
 
 
-def tap_first(weights: Tensor, band: Band, dtype: torch.dtype) -> Tensor:
-    """The weights of a band, `[taps, b, rows, W, G]`."""
+def offsets_first(weights: Tensor, band: Band, dtype: torch.dtype) -> Tensor:
+    """The weights of a band, `[offsets, b, rows, W, G]`."""
     return weights[band].permute(3, 0, 1, 2, 4).to(dtype).contiguous()
 
 
 def place_of(band: Band, weights: Tensor) -> Tensor:
-    """The part of `weights` `[B or 1, H or 1, W or 1, taps, G]` that a band uses."""
+    """The part of `weights` `[B or 1, H or 1, W or 1, offsets, G]` that a band uses."""
     images = band.images if weights.shape[0] > 1 else slice(None)
     rows = band.rows if weights.shape[1] > 1 else slice(None)
     return weights[images, rows]
 
 
-def tap_products(queries: Tensor, keys: Tensor, kernel: int) -> Tensor:
+def offset_products(queries: Tensor, keys: Tensor, kernel: int) -> Tensor:
     """Dot product of each query with the keys of its window.
 
     Args:
@@ -144,34 +150,34 @@ def tap_products(queries: Tensor, keys: Tensor, kernel: int) -> Tensor:
     report_macs(queries.numel() * kernel * kernel)
     padded = pad_for_window(keys, kernel)
     products = []
-    for tap in range(kernel * kernel):
-        row, column = divmod(tap, kernel)
+    for offset in range(kernel * kernel):
+        row, column = divmod(offset, kernel)
         products.append((queries * padded[:, row : row + height, column : column + width]).sum(-1))
     return torch.stack(products, dim=3)
 
 
 def inside_window(height: int, width: int, kernel: int, device: torch.device | None = None) -> Tensor:
-    """Which taps of each position's window lie inside the map: bool `[H, W, kernel*kernel]`."""
-    field = torch.ones(1, height, width, 1, device=device)
-    padded = pad_for_window(field, kernel)[0, ..., 0]
+    """Which offsets of each position's window lie inside the map: bool `[H, W, kernel*kernel]`."""
+    nhwc = torch.ones(1, height, width, 1, device=device)
+    padded = pad_for_window(nhwc, kernel)[0, ..., 0]
     return padded.unfold(0, kernel, 1).unfold(1, kernel, 1).flatten(2) > 0
 
 
-def unfold_taps(field: Tensor, kernel: int) -> Tensor:
+def unfold_offsets(nhwc: Tensor, kernel: int) -> Tensor:
     """Plain reference: every window written out, `[B, H, W, ...]` to `[B, H, W, kernel*kernel, ...]`."""
-    height, width = field.shape[1:3]
-    padded = pad_for_window(field, kernel)
-    taps = [padded[:, r : r + height, c : c + width] for r in range(kernel) for c in range(kernel)]
-    return torch.stack(taps, dim=3)
+    height, width = nhwc.shape[1:3]
+    padded = pad_for_window(nhwc, kernel)
+    at_offsets = [padded[:, r : r + height, c : c + width] for r in range(kernel) for c in range(kernel)]
+    return torch.stack(at_offsets, dim=3)
 
 
-def unfold_gather_taps(field: Tensor, weights: Tensor, kernel: int) -> Tensor:
-    """Plain reference of `gather_taps`, with the input unfolded `kernel**2`-fold."""
+def unfold_gather_offsets(nhwc: Tensor, weights: Tensor, kernel: int) -> Tensor:
+    """Plain reference of `gather_offsets`, with the input unfolded `kernel**2`-fold."""
     return torch.einsum(
-        "bhwtgk,bhwtg->bhwgk", unfold_taps(field, kernel), weights.expand(field.shape[0], -1, -1, -1, -1)
+        "bhwtgk,bhwtg->bhwgk", unfold_offsets(nhwc, kernel), weights.expand(nhwc.shape[0], -1, -1, -1, -1)
     )
 
 
-def unfold_tap_products(queries: Tensor, keys: Tensor, kernel: int) -> Tensor:
-    """Plain reference of `tap_products`, with the keys unfolded `kernel**2`-fold."""
-    return torch.einsum("bhwnd,bhwtnd->bhwtn", queries, unfold_taps(keys, kernel))
+def unfold_offset_products(queries: Tensor, keys: Tensor, kernel: int) -> Tensor:
+    """Plain reference of `offset_products`, with the keys unfolded `kernel**2`-fold."""
+    return torch.einsum("bhwnd,bhwtnd->bhwtn", queries, unfold_offsets(keys, kernel))

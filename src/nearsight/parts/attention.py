@@ -184,19 +184,19 @@ class WindowModule(TokenModule):
 
     def mix(self, tokens: Tensor, grid: Grid) -> Tensor:
         """`[B, N, C]` to the same."""
-        field = pad_to_multiple(lattice(tokens, grid), self.size)  # [B, H', W', C]
-        height, width = field.shape[1:3]
+        nhwc = pad_to_multiple(lattice(tokens, grid), self.size)  # [B, H', W', C]
+        height, width = nhwc.shape[1:3]
         shift = self.shift_on(grid)
-        field = roll(field, *shift)
+        nhwc = roll(nhwc, *shift)
         mask = self.mask(height, width, shift, tokens.dtype)
         # A point-wise qkv can stand in front of the windows, which saves a copy; others look at neighbours in them.
-        if self.folded and suits(field) and self.similarity is None and self.qkv.pointwise:
+        if self.folded and suits(nhwc) and self.similarity is None and self.qkv.pointwise:
             whole = Grid(height, width)
-            queries, keys, values = (lattice(t, whole) for t in self.qkv(field.flatten(1, 2), whole))
-            field = window_attention(queries, keys, values, mask, size=self.size, heads=self.heads)
+            queries, keys, values = (lattice(t, whole) for t in self.qkv(nhwc.flatten(1, 2), whole))
+            nhwc = window_attention(queries, keys, values, mask, size=self.size, heads=self.heads)
         else:
-            field = unwindow(self.attend(windows(field, self.size), mask), self.size, height, width)
-        return self.proj(crop(roll(field, height - shift[0], width - shift[1]), grid))
+            nhwc = unwindow(self.attend(windows(nhwc, self.size), mask), self.size, height, width)
+        return self.proj(crop(roll(nhwc, height - shift[0], width - shift[1]), grid))
 
     def shift_on(self, grid: Grid) -> tuple[int, int]:
         """How far the windows move down and right on this grid; a side that fits in one window does not move."""
@@ -235,9 +235,9 @@ class WindowModule(TokenModule):
 
     def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
         size, shift = self.size, self.shift_on(grid)
-        field = pad_to_multiple(lattice(tokens, grid), size)
-        height, width = field.shape[1:3]
-        pieces = windows(roll(field, *shift), size)
+        nhwc = pad_to_multiple(lattice(tokens, grid), size)
+        height, width = nhwc.shape[1:3]
+        pieces = windows(roll(nhwc, *shift), size)
         queries, keys, _ = (split_heads(t, self.heads) for t in self.qkv(pieces, Grid(size, size)))
         scale = queries.shape[-1] ** -0.5
         if self.similarity is not None:
@@ -325,8 +325,8 @@ class SpatialReductionModule(TokenModule):
 
     def reduced(self, tokens: Tensor, grid: Grid) -> Tensor:
         """The patches as fewer tokens, `[B, N / ratio**2, C]`."""
-        field = pad_to_multiple(lattice(tokens, grid), self.ratio)
-        return self.norm(sequence(self.reduce(field.permute(0, 3, 1, 2))))
+        nhwc = pad_to_multiple(lattice(tokens, grid), self.ratio)
+        return self.norm(sequence(self.reduce(nhwc.permute(0, 3, 1, 2))))
 
     def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
         keys = self.kv(with_aux(tokens, self.reduced(tokens, grid), grid)).chunk(2, dim=-1)[0]

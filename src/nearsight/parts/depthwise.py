@@ -13,7 +13,7 @@ from ..ops.dynamic import convolve_each
 from ..ops.fold import frozen
 from ..ops.predicted import convolve_predicted
 from ..ops.resize import resize_kernel, resize_plane
-from ..ops.sliding import gather_taps, same_padding
+from ..ops.sliding import gather_offsets, same_padding
 from .branches import ParallelBranch
 from .norm import Norm, ScaleShift, fold_norm, make_norm
 from .pointwise import Conv1x1
@@ -127,9 +127,9 @@ class DepthWiseModule(TokenModule):
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         if self.pad_to is None:
             return self.mix(tokens, grid)
-        field = pad_to_multiple(lattice(tokens, grid), self.pad_to)
-        wide = Grid(field.shape[1], field.shape[2])
-        mixed = lattice(self.mix(field.flatten(1, 2), wide), wide)
+        nhwc = pad_to_multiple(lattice(tokens, grid), self.pad_to)
+        wide = Grid(nhwc.shape[1], nhwc.shape[2])
+        mixed = lattice(self.mix(nhwc.flatten(1, 2), wide), wide)
         return crop(mixed, grid)
 
     def mix(self, tokens: Tensor, grid: Grid) -> Tensor:
@@ -146,8 +146,8 @@ class DepthWiseModule(TokenModule):
         """The kernels between the two point-wise layers."""
         wide = grid
         if self.pad_to is not None:
-            field = pad_to_multiple(lattice(tokens, grid), self.pad_to)
-            tokens, wide = field.flatten(1, 2), Grid(field.shape[1], field.shape[2])
+            nhwc = pad_to_multiple(lattice(tokens, grid), self.pad_to)
+            tokens, wide = nhwc.flatten(1, 2), Grid(nhwc.shape[1], nhwc.shape[2])
         return self.spatial.kernels(F.relu(self.norm_in(self.point_in(tokens))), wide, grid)
 
     def fold_in_place(self) -> None:
@@ -273,15 +273,15 @@ class InhomogeneousKernel(Spatial):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         hidden = lattice(self.norm(self.reduce(tokens)).relu(), grid)
-        field = lattice(tokens, grid).unflatten(-1, (self.groups, -1))  # [B, H, W, G, C/G]
-        mixed = convolve_predicted(field, hidden, self.predict.weight, self.predict.bias, self.kernel)
+        nhwc = lattice(tokens, grid).unflatten(-1, (self.groups, -1))  # [B, H, W, G, C/G]
+        mixed = convolve_predicted(nhwc, hidden, self.predict.weight, self.predict.bias, self.kernel)
         return mixed.flatten(3).flatten(1, 2)
 
     def kernels(self, tokens: Tensor, wide: Grid, grid: Grid) -> KernelMatrix:
-        field = lattice(tokens, wide)
+        nhwc = lattice(tokens, wide)
 
         def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
-            hidden = self.norm(self.reduce(field[:, rows, columns])).relu()  # [B, q, R]
+            hidden = self.norm(self.reduce(nhwc[:, rows, columns])).relu()  # [B, q, R]
             return self.predict(hidden).unflatten(-1, (self.groups, -1)).transpose(1, 2)
 
         return KernelMatrix(weights_at, self.kernel, grid, images=len(tokens), heads=self.groups, signed=True)
@@ -316,8 +316,8 @@ class SharedKernel(Spatial):
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         if self.weight.shape[1:3] == (1, 1):
             return self.convolve(tokens, grid)
-        field = lattice(tokens, grid).unflatten(-1, (self.groups, -1))
-        mixed = gather_taps(field, self.weights_for(grid), self.kernel)
+        nhwc = lattice(tokens, grid).unflatten(-1, (self.groups, -1))
+        mixed = gather_offsets(nhwc, self.weights_for(grid), self.kernel)
         return mixed.flatten(3).flatten(1, 2) + self.bias
 
     @property
@@ -336,8 +336,8 @@ class SharedKernel(Spatial):
         def weight(weight: Tensor) -> Tensor:  # [1, H, W, kernel**2, groups]
             height, width = self.weight.shape[1:3]
             places = resize_plane(weight[0], (height, width), "bilinear")
-            taps = places.unflatten(2, (old.kernel, old.kernel)).movedim((2, 3), (0, 1))
-            return resize_kernel(taps, self.kernel).movedim((0, 1), (2, 3)).flatten(2, 3)[None]
+            offsets = places.unflatten(2, (old.kernel, old.kernel)).movedim((2, 3), (0, 1))
+            return resize_kernel(offsets, self.kernel).movedim((0, 1), (2, 3)).flatten(2, 3)[None]
 
         return {"weight": weight}
 
@@ -350,7 +350,7 @@ class SharedKernel(Spatial):
         return sequence(F.conv2d(picture, kernels, self.bias, padding=before, groups=dim))
 
     def weights_for(self, grid: Grid) -> Tensor:
-        """The kernels on this grid: `[1, H or 1, W or 1, taps, G]`, interpolated between the trained positions."""
+        """The kernels on this grid: `[1, H or 1, W or 1, offsets, G]`, interpolated between the trained positions."""
         height, width = self.weight.shape[1:3]
         if (height, width) == (1, 1) or (holds(height == grid.height) and holds(width == grid.width)):
             return self.weight

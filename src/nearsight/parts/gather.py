@@ -94,9 +94,9 @@ class GatherBroadcastModule(TokenModule):
         """Zero tokens to the right and at the bottom until windows fit; they enter the windows, as in the release."""
         if holds(grid.height % self.size == 0) and holds(grid.width % self.size == 0):
             return tokens, grid
-        field = pad_to_multiple(lattice(tokens, grid), self.size)
-        padded = torch.cat((tokens[:, : grid.aux], field.flatten(1, 2)), dim=1)
-        return padded, Grid(field.shape[1], field.shape[2], grid.aux)
+        nhwc = pad_to_multiple(lattice(tokens, grid), self.size)
+        padded = torch.cat((tokens[:, : grid.aux], nhwc.flatten(1, 2)), dim=1)
+        return padded, Grid(nhwc.shape[1], nhwc.shape[2], grid.aux)
 
     def crop(self, tokens: Tensor, grid: Grid, wide: Grid) -> Tensor:
         """The patch tokens of the unpadded map."""
@@ -108,12 +108,12 @@ class GatherBroadcastModule(TokenModule):
         """Attention inside each window (eq. 1): `[B, N, C]`."""
         queries, keys, values = (lattice(t, wide) for t in (queries, keys, values))
         if self.folded and suits(queries):
-            field = window_attention(queries, keys, values, self.bias(), size=self.size, heads=self.heads)
+            nhwc = window_attention(queries, keys, values, self.bias(), size=self.size, heads=self.heads)
         else:
             q, k, v = (split_heads(windows(t, self.size), self.heads) for t in (queries, keys, values))
             mixed = join_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias()))
-            field = unwindow(mixed, self.size, wide.height, wide.width)
-        return crop(field, grid)
+            nhwc = unwindow(mixed, self.size, wide.height, wide.width)
+        return crop(nhwc, grid)
 
     @once_per_grid
     def bias(self) -> Tensor | None:

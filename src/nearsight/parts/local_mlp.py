@@ -67,15 +67,15 @@ class LocalMlpModule(TokenModule):
         self.proj = nn.Linear(site.dim, site.dim)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        field = pad_to_multiple(lattice(self.value(tokens), grid), self.size)
-        height, width = field.shape[1:3]
+        nhwc = pad_to_multiple(lattice(self.value(tokens), grid), self.size)
+        height, width = nhwc.shape[1:3]
         shift = self.shift_on(grid)
-        field = roll(field, *shift)
-        pieces = split_heads(windows(field, self.size), self.groups)  # [B * windows, groups, size**2, C / groups]
+        nhwc = roll(nhwc, *shift)
+        pieces = split_heads(windows(nhwc, self.size), self.groups)  # [B * windows, groups, size**2, C / groups]
         weights = self.masked_weights(height, width, shift)
-        mixed = torch.einsum("wgij,bwgjd->bwgid", weights, pieces.unflatten(0, (field.shape[0], -1)))
-        field = unwindow(join_heads(mixed.flatten(0, 1)), self.size, height, width)
-        return self.proj(crop(roll(field, height - shift[0], width - shift[1]), grid))
+        mixed = torch.einsum("wgij,bwgjd->bwgid", weights, pieces.unflatten(0, (nhwc.shape[0], -1)))
+        nhwc = unwindow(join_heads(mixed.flatten(0, 1)), self.size, height, width)
+        return self.proj(crop(roll(nhwc, height - shift[0], width - shift[1]), grid))
 
     def shift_on(self, grid: Grid) -> tuple[int, int]:
         """How far the windows move down and right on this grid."""

@@ -15,11 +15,11 @@ from .norm import fold_norm
 from .slots import Merge, MergeModule, Pairs, PartModule, Site, register
 
 
-def concat_2x2(field: Tensor) -> Tensor:
+def concat_2x2(nhwc: Tensor) -> Tensor:
     """`[B, H, W, C]` with even sides to `[B, H/2, W/2, 4C]`, cells in the order (0,0), (1,0), (0,1), (1,1)."""
-    batch, height, width, channels = field.shape
-    field = field.view(batch, height // 2, 2, width // 2, 2, channels)
-    return field.permute(0, 1, 3, 4, 2, 5).flatten(3)
+    batch, height, width, channels = nhwc.shape
+    nhwc = nhwc.view(batch, height // 2, 2, width // 2, 2, channels)
+    return nhwc.permute(0, 1, 3, 4, 2, 5).flatten(3)
 
 
 def as_convolution(linear: Tensor) -> Tensor:
@@ -27,10 +27,10 @@ def as_convolution(linear: Tensor) -> Tensor:
     return linear.unflatten(1, (2, 2, -1)).permute(0, 3, 2, 1)
 
 
-def largest_2x2(field: Tensor) -> Tensor:
+def largest_2x2(nhwc: Tensor) -> Tensor:
     """The largest of each 2x2 cells: `[B, H, W, C]` with even sides to `[B, H/2, W/2, C]`."""
-    field = field.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))
-    upper, lower = field.select(2, 0).unbind(3), field.select(2, 1).unbind(3)
+    nhwc = nhwc.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))
+    upper, lower = nhwc.select(2, 0).unbind(3), nhwc.select(2, 1).unbind(3)
     return torch.maximum(torch.maximum(*upper), torch.maximum(*lower))  # a reduction over two axes is much slower
 
 
@@ -48,13 +48,13 @@ class PatchMergeModule(MergeModule):
         self.aux_norm = nn.LayerNorm(in_dim) if aux else None
         self.aux_proj = nn.Linear(in_dim, site.dim, bias=False) if aux else None
 
-    def merge_patches(self, field: Tensor) -> Tensor:
+    def merge_patches(self, nhwc: Tensor) -> Tensor:
         """`[B, H, W, C]` to `[B, H/2 * W/2, C']`."""
         raise NotImplementedError
 
     def forward(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-        field = lattice(tokens, grid)
-        patches = self.merge_patches(pad_to_multiple(field, 2) if self.pads else field)
+        nhwc = lattice(tokens, grid)
+        patches = self.merge_patches(pad_to_multiple(nhwc, 2) if self.pads else nhwc)
         smaller = Grid((grid.height + self.pads) // 2, (grid.width + self.pads) // 2, grid.aux)
         if self.aux_norm is None or self.aux_proj is None:
             return patches, smaller
@@ -86,8 +86,8 @@ class ConcatMergeModule(PatchMergeModule):
         self.norm = nn.LayerNorm(4 * in_dim if self.norm_first else site.dim)
         self.reduce = nn.Linear(4 * in_dim, site.dim, bias=False)
 
-    def merge_patches(self, field: Tensor) -> Tensor:
-        four = concat_2x2(field).flatten(1, 2)
+    def merge_patches(self, nhwc: Tensor) -> Tensor:
+        four = concat_2x2(nhwc).flatten(1, 2)
         return self.reduce(self.norm(four)) if self.norm_first else self.norm(self.reduce(four))
 
     def cells(self) -> tuple[Tensor, None]:
@@ -111,8 +111,8 @@ class ConvMergeModule(PatchMergeModule):
         self.conv = nn.Conv2d(in_dim, site.dim, 2, stride=2)
         self.norm = nn.LayerNorm(site.dim)
 
-    def merge_patches(self, field: Tensor) -> Tensor:
-        return self.norm(sequence(self.conv(field.permute(0, 3, 1, 2))))
+    def merge_patches(self, nhwc: Tensor) -> Tensor:
+        return self.norm(sequence(self.conv(nhwc.permute(0, 3, 1, 2))))
 
     def cells(self) -> tuple[Tensor, Tensor | None]:
         return self.conv.weight, self.conv.bias
@@ -136,8 +136,8 @@ class ResidualMergeModule(ConcatMergeModule):
         super().__init__(site, in_dim, "pre")
         self.shortcut = nn.Linear(in_dim, site.dim, bias=False)
 
-    def merge_patches(self, field: Tensor) -> Tensor:
-        return super().merge_patches(field) + self.shortcut(largest_2x2(field).flatten(1, 2))
+    def merge_patches(self, nhwc: Tensor) -> Tensor:
+        return super().merge_patches(nhwc) + self.shortcut(largest_2x2(nhwc).flatten(1, 2))
 
 
 SAMPLERS = {"torchvision": deformable_2x2, "torch": deformable_2x2_reference}
@@ -185,15 +185,15 @@ class DeformableMergeModule(PatchMergeModule):
         nn.init.zeros_(self.offsets.weight)
         nn.init.zeros_(self.offsets.bias)  # type: ignore[arg-type]
 
-    def merge_patches(self, field: Tensor) -> Tensor:
-        picture = field.permute(0, 3, 1, 2)
+    def merge_patches(self, nhwc: Tensor) -> Tensor:
+        picture = nhwc.permute(0, 3, 1, 2)
         merged = self.sample(picture, self.offsets(picture), self.conv.weight, self.conv.bias)
         return F.gelu(sequence(self.norm(merged)))
 
     def back_projection(self, tokens: Tensor, fine: Grid, coarse: Grid) -> BackProjection:
         """Each coarse cell is made from four samples, each of the four cells around its place."""
-        field = lattice(tokens, fine)
-        padded = pad_to_multiple(field, 2) if self.pads else field
+        nhwc = lattice(tokens, fine)
+        padded = pad_to_multiple(nhwc, 2) if self.pads else nhwc
         offsets = self.offsets(padded.permute(0, 3, 1, 2)).float()
         cells, shares = corners(offsets, padded.shape[1], padded.shape[2])  # [B, rows, columns, 4, 4]
         row, column = cells // padded.shape[2], cells % padded.shape[2]
@@ -251,8 +251,8 @@ def read_summed(picture: Tensor, offsets: Tensor) -> Tensor:
         index, shares = corners(offsets.to(dtype), height, width)
         first = torch.arange(batch, device=picture.device).view(-1, 1, 1, 1, 1) * (height * width)
         moved = F.embedding_bag((index + first).view(-1, 4), cells, per_sample_weights=shares.view(-1, 4), mode="sum")
-    field = moved.view(batch, rows, columns, 2, 2, channels).transpose(2, 3).reshape(batch, height, width, channels)
-    return field.permute(0, 3, 1, 2).to(picture.dtype)
+    nhwc = moved.view(batch, rows, columns, 2, 2, channels).transpose(2, 3).reshape(batch, height, width, channels)
+    return nhwc.permute(0, 3, 1, 2).to(picture.dtype)
 
 
 def read_sampled(picture: Tensor, offsets: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from ..lattice import Grid, image, lattice, sequence
 from ..ops.attention_matrix import AttentionMatrix, KernelMatrix, widened
 from ..ops.fold import frozen, scale_and_shift
 from ..ops.resize import resize_plane
-from ..ops.sliding import gather_taps, inside_window, tap_products
+from ..ops.sliding import gather_offsets, inside_window, offset_products
 from .attention import bias_table, check_heads
 from .norm import TokenBatchNorm
 from .ranges import Heads, OddSide
@@ -56,7 +56,7 @@ class Sliding(Mixer):
 
 
 class SlidingModule(TokenModule):
-    """Softmax over the window's logits, then the window's values, both tap by tap."""
+    """Softmax over the window's logits, then the window's values, both offset by offset."""
 
     undecayed = ("table",)
 
@@ -77,11 +77,11 @@ class SlidingModule(TokenModule):
             queries, keys, _ = self.qkv(self.pre(tokens, grid), grid)
         fields = [lattice(t, grid).unflatten(-1, (self.heads, -1)) for t in (queries, keys, values)]
         weights = self.weights(fields[0], fields[1], grid)
-        return self.proj(gather_taps(fields[2], weights, self.window).flatten(3).flatten(1, 2))
+        return self.proj(gather_offsets(fields[2], weights, self.window).flatten(3).flatten(1, 2))
 
     def weights(self, queries: Tensor, keys: Tensor, grid: Grid) -> Tensor:
         """Attention `[B, H, W, window**2, h]` of each query to its window, both `[B, H, W, h, d]`."""
-        logits = tap_products(queries, keys, self.window) / math.sqrt(queries.shape[-1])
+        logits = offset_products(queries, keys, self.window) / math.sqrt(queries.shape[-1])
         if self.post is not None:
             logits = self.post(logits)
         if self.table is not None:

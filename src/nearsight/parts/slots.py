@@ -41,7 +41,7 @@ class Site:
 class GridSource(Protocol):
     """What tells a part inside a foreign model the grid of its tokens."""
 
-    def tokens(self, field: Tensor) -> tuple[Tensor, Grid]:
+    def tokens(self, given: Tensor) -> tuple[Tensor, Grid]:
         """A host's tokens or map as tokens `[B, N, C]`, with their grid."""
 
 

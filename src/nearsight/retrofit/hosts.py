@@ -89,11 +89,11 @@ class GridKeeper(nn.Module):
         found = SOURCES[self.source](module, inputs)
         self.grid = found if isinstance(found, Grid) else Grid(found[0], found[1], self.aux)
 
-    def tokens(self, field: Tensor) -> tuple[Tensor, Grid]:
+    def tokens(self, given: Tensor) -> tuple[Tensor, Grid]:
         """Tokens, a map `[B, H, W, C]` or windows `[..., h, w, C]` as tokens `[B, N, C]`, with their grid."""
         if self.grid is None:
             raise ValueError("This part was called before the model that it belongs to; call the whole model.")
-        return field.reshape(-1, self.grid.tokens, field.shape[-1]), self.grid
+        return given.reshape(-1, self.grid.tokens, given.shape[-1]), self.grid
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy keeps no grid: one noted while a graph was recorded would hold symbols that can't be copied.

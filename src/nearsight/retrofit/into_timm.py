@@ -76,9 +76,9 @@ class OnTokens(nn.Module):
         self.part = part
         self.keeper = keeper
 
-    def forward(self, field: Tensor, *size: Any, **others: Any) -> Tensor:
-        tokens, grid = self.keeper.tokens(field)
-        return self.part(tokens, grid).reshape(field.shape)
+    def forward(self, given: Tensor, *size: Any, **others: Any) -> Tensor:
+        tokens, grid = self.keeper.tokens(given)
+        return self.part(tokens, grid).reshape(given.shape)
 
 
 class Replacement(Branch):
@@ -104,9 +104,9 @@ class QkvInHost(nn.Module):
         self.life = qkv
         self.keeper = keeper
 
-    def forward(self, field: Tensor) -> Tensor:
-        tokens, grid = self.keeper.tokens(field)
-        return torch.cat(self.life(tokens, grid), dim=-1).reshape(*field.shape[:-1], -1)
+    def forward(self, given: Tensor) -> Tensor:
+        tokens, grid = self.keeper.tokens(given)
+        return torch.cat(self.life(tokens, grid), dim=-1).reshape(*given.shape[:-1], -1)
 
 
 @torch.no_grad()
@@ -187,10 +187,10 @@ class MergeInHost:
     part: nn.Module
     layout: str
 
-    def forward(self, field: Tensor) -> Any:
+    def forward(self, given: Tensor) -> Any:
         """`[B, H, W, C]` to half the sides, or `[B, C, H, W]` to a map or to tokens with their size."""
-        tokens = field.flatten(1, 2) if self.layout == "map" else sequence(field)
-        sides = field.shape[1:3] if self.layout == "map" else field.shape[2:]
+        tokens = given.flatten(1, 2) if self.layout == "map" else sequence(given)
+        sides = given.shape[1:3] if self.layout == "map" else given.shape[2:]
         merged, grid = self.part(tokens, Grid(*sides))
         size = (grid.height, grid.width)
         return (merged, size) if self.layout == "picture to tokens" else merged.unflatten(1, size)

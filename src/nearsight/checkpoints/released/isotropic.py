@@ -6,17 +6,7 @@ from typing import Any, Literal
 import torch
 
 from ...models.spec import BackboneSpec, Stage
-from ...parts import (
-    Global,
-    Learned,
-    LinearQkv,
-    Mlp,
-    Patchify,
-    PixelEmbed,
-    PixelTransformer,
-    Sinusoid,
-    TokensToToken,
-)
+from ...parts import Global, Learned, LinearQkv, Mlp, Patchify, PixelEmbed, PixelTransformer, Sinusoid, TokensToToken
 from ...parts.slots import Embed, Ffn, Qkv
 from ..safe import WeightFileError
 from .blocks import family_of, read_ffn, read_locality, read_qkv
