@@ -17,7 +17,7 @@ from ..data.transforms import Preprocessing
 from ..factory import create_model
 from ..models import MODELS
 from ..models.backbone import pair
-from ..models.spec import BackboneSpec, from_json
+from ..models.spec import spec_from_json
 from ..retrofit import Choice, apply_choice
 from .base import Built
 
@@ -85,7 +85,7 @@ def held_name(choice: ModelChoice, weights: Path) -> str | None:
     if choice.name is not None and choice.name != name:
         other = name or "a model without a registered name"
         raise ValueError(f"{weights} holds the weights of {other}, not of {choice.name}; leave the name out.")
-    spec: BackboneSpec = from_json(description["spec"])
+    spec = spec_from_json(description["spec"])
     if choice.patch_size not in (None, spec.embed.stride):
         raise ValueError(
             f"{weights} holds a {name or 'model'} for patches of {spec.embed.stride} pixels; leave model.patch_size "

@@ -30,7 +30,6 @@ from ..interval import Interval
 from ..models import MODELS
 from ..models.options import OF_BACKBONE, apply_options
 from ..models.registry import OF_TIMM
-from ..models.spec import BackboneSpec
 from ..plots.style import abbreviate, to_png
 from .base import Built, Judged, Labeller, Meter, Metric, Task
 from .build import build

@@ -31,7 +31,7 @@ from ..heads.pyramid import octave
 from ..heads.saved import load_dense
 from ..models import MODELS
 from ..models.options import apply_options
-from ..models.spec import BackboneSpec, from_json
+from ..models.spec import BackboneSpec, spec_from_json
 from ..plots.overlays import side_by_side
 from .base import Built, Judged, Labeller, Task
 from .build import plain, weights_file
@@ -214,7 +214,7 @@ def backbone_of(choice: ModelChoice, description: dict[str, Any] | None) -> tupl
     """The backbone that is named, or that the weights are of; and its name."""
     name = plain(choice.name or "") or (name_in(description) if description else None)
     if description is not None and description.get("spec") is not None and choice.name is None:
-        spec: BackboneSpec = from_json(description["spec"])
+        spec = spec_from_json(description["spec"])
     elif name in MODELS:
         spec = apply_options(name, MODELS[name], dict(choice.options))
     elif not name:
