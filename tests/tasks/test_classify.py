@@ -135,9 +135,9 @@ def test_a_validation_without_images_is_refused() -> None:
 
 def test_what_a_comparison_pairs() -> None:
     arrays = validate(3, (torch.eye(3)[[0, 2]] * 9, batch_of(2, [0, 1]))).compared()
-    assert arrays["worth"].tolist() == [True, False]
+    assert arrays["scores"].tolist() == [True, False]
     assert arrays["classes"].tolist() == [[0, 2], [0, 1]]
-    assert arrays["sureness"] == pytest.approx(1, abs=1e-3)
+    assert arrays["confidence"] == pytest.approx(1, abs=1e-3)
 
 
 def test_mixing_keeps_the_sum_of_labels_and_stops_in_the_last_epochs() -> None:

@@ -364,7 +364,7 @@ def describe_recipe(plan: Plan, built: Sequence[BuiltCandidate]) -> dict[str, An
     return {
         "name": plan.shared.recipe,
         "changes": list(plan.shared.changes),
-        "img_size": first.model.img_size if first.task == "classify" else first.scene.shorter,
+        "img_size": built[0].img_size,
         "batch": first.batch,
         "limit": plan.shared.limit,
         "budget": plan.shared.budget,

@@ -248,6 +248,7 @@ class BuiltCandidate:
     Attributes:
         candidate: As the user wrote it.
         recipe: With nothing left open.
+        img_size: Shorter side of the images that it is shown, in pixels.
         parameters: Numbers that training changes.
         macs: Multiply-adds of one image.
         convnet: Whether it is a ConvNet of timm.
@@ -255,6 +256,7 @@ class BuiltCandidate:
 
     candidate: Candidate
     recipe: Recipe
+    img_size: int
     parameters: int
     macs: int
     convnet: bool
@@ -323,11 +325,12 @@ def check_run(run: RunPlan, shared: Shared, prepared: Prepared) -> None:
 
 def build_candidate(candidate: Candidate, recipe: Recipe, data: Data) -> BuiltCandidate:
     """Build a model, without memory where possible, and count what it costs."""
-    bare = recipe.task == "classify" and not recipe.model.weights  # what detectors do depends on what they see
-    with torch.device("meta" if bare else "cpu"):
-        built = get_task(recipe.task).build(recipe, data)
+    task = get_task(recipe.task)
+    with torch.device("cpu" if task.follows_content or recipe.model.weights else "meta"):
+        built = task.build(recipe, data)
         cost = count(built.model, built.preprocessing.size)
-    return BuiltCandidate(candidate, recipe, cost.parameters, cost.macs, is_convnet(built.name, built.model))
+    size, convnet = min(built.preprocessing.size), is_convnet(built.name, built.model)
+    return BuiltCandidate(candidate, recipe, size, cost.parameters, cost.macs, convnet)
 
 
 def is_convnet(name: str, model: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""The answer in words: which model is best, how sure that is, and whether it is worth its cost."""
+"""The report: the verdict in words, the charts, and one page that needs nothing but itself, from the results alone."""
 
 import math
 from collections.abc import Sequence
@@ -255,7 +255,7 @@ def score_by_latency(results: Comparison) -> Markup:
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Numbers of the points that no other beats in both cost and worth, by cost.
+    """Numbers of the points that no other beats in both cost and value, by cost.
 
     Example:
         >>> pareto_front([(1.0, 0.5), (2.0, 0.4), (3.0, 0.9)])
@@ -271,9 +271,9 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 def front_line(points: Sequence[tuple[float, float]], across: Axis, down: Axis) -> str:
     """The front as steps: at each cost, the best that can be had."""
     steps = []
-    for place, (cost, worth) in enumerate(points):
+    for place, (cost, value) in enumerate(points):
         until = points[place + 1][0] if place + 1 < len(points) else across.high
-        steps += [f"{across.place(x):.1f},{down.place(worth):.1f}" for x in (cost, until)]
+        steps += [f"{across.place(x):.1f},{down.place(value):.1f}" for x in (cost, until)]
     return f'<polyline class="front" points="{" ".join(steps)}"/>'
 
 

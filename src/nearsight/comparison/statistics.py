@@ -23,6 +23,7 @@ from ..runs.run import PREDICTIONS
 from .plan import Plan
 from .results import Difference
 
+OLD_KEYS = {"worth": "scores", "sureness": "confidence"}  # in files of version 0.1
 LEVEL = 0.95
 ALPHA = 0.05  # a difference with a smaller corrected p is called shown
 
@@ -211,22 +212,22 @@ def read_predictions(plan: Plan, folder: Path) -> Predictions | None:
 
 def pick(file: dict[str, NDArray], kept: NDArray[np.bool_]) -> RunPredictions:
     """The predictions for the images that all runs could read."""
-    worth = file["worth"][kept].astype(np.float64)
+    scores = file["scores"][kept].astype(np.float64)
     if "classes" in file:
-        return RunPredictions(worth, worth, file["classes"][:, kept])
+        return RunPredictions(scores, scores, file["classes"][:, kept])
     if not kept.all():
         raise ValueError(
             "The runs could read different images, so that their scores can't be compared; see `nearsight data check`."
         )
-    return RunPredictions(worth, file["parts"].astype(np.float64), None)
+    return RunPredictions(scores, file["parts"].astype(np.float64), None)
 
 
 def read_file(path: Path) -> dict[str, NDArray]:
     """The arrays of a file of predictions."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-        if not {"worth", "indices", "split"} <= found.keys() or not {"parts", "classes"} & found.keys():
+            found = {OLD_KEYS.get(name, name): file[name] for name in file.files}
+        if not {"scores", "indices", "split"} <= found.keys() or not {"parts", "classes"} & found.keys():
             raise KeyError(path)
         return found
     except (KeyError, ValueError, EOFError, BadZipFile):

@@ -140,9 +140,9 @@ class Meter(ABC):
     def compared(self) -> dict[str, NDArray[Any]]:
         """What a comparison pairs between two models, as arrays for a file.
 
-        `worth`: the score of each image `[n]`. Then either `classes`: class numbers that were predicted, and the true
-        ones `[2, n]`, with the `sureness` of each prediction, where the metric is a mean over images; or `parts`: what
-        each of some groups of images adds to the metric `[k]`, where it is not.
+        `scores`: the score of each image `[n]`. Then either `classes`: class numbers that were predicted, and the true
+        ones `[2, n]`, with the `confidence` of each prediction, where the metric is a mean over images; or `parts`:
+        what each of some groups of images adds to the metric `[k]`, where it is not.
         """
 
 
@@ -174,6 +174,9 @@ class Task(ABC):
     batch: int  # images at a time, unless asked otherwise
     files: tuple[str, ...]  # names of what `report_files` gives
     settings: tuple[str, ...] = ()  # names of what `Metrics.settings` gives
+    follows_content: bool = (
+        False  # whether what a model computes depends on what it sees, so that only real weights count
+    )
 
     @abstractmethod
     def complete(self, recipe: "Recipe", data: Data) -> "Recipe":

@@ -394,9 +394,9 @@ class ClassificationMeter(Meter):
         found = self.ranked()
         classes = np.array([[one.predicted for one in found], [one.label for one in found]], dtype=np.int64)
         return {
-            "worth": classes[0] == classes[1],
+            "scores": classes[0] == classes[1],
             "classes": classes,
-            "sureness": np.array([one.confidence for one in found], dtype=np.float32),
+            "confidence": np.array([one.confidence for one in found], dtype=np.float32),
         }
 
 

@@ -260,6 +260,7 @@ class DenseTask(Task):
 
     batch = 8
     files = ("images.csv", "cases.png")
+    follows_content = True
     image_score: str  # title of the score of an image in tables
 
     def complete(self, recipe: Recipe, data: Data) -> Recipe:

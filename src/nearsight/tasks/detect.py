@@ -167,4 +167,4 @@ class DetectionMeter(Meter):
             rest = {n: self.records[n] for place, n in enumerate(numbers) if place % GROUPS != group}
             if rest:
                 without.append(float(np.nan_to_num(ObjectTally(self.classes, rest).metrics("boxes").ap)))
-        return {"worth": self.scores(), "parts": pseudo_values(whole, without)}
+        return {"scores": self.scores(), "parts": pseudo_values(whole, without)}

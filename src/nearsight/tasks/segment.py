@@ -105,4 +105,4 @@ class SegmentationMeter(Meter):
     def compared(self) -> dict[str, NDArray[Any]]:
         whole = self.counts.sum(axis=0)
         without = [float(np.nan_to_num(mean_overlap(whole - part))) for part in self.counts if part.any()]
-        return {"worth": self.scores(), "parts": pseudo_values(float(np.nan_to_num(mean_overlap(whole))), without)}
+        return {"scores": self.scores(), "parts": pseudo_values(float(np.nan_to_num(mean_overlap(whole))), without)}
