@@ -23,10 +23,9 @@ import torch
 from torch import nn
 
 from nearsight.atomic import write_whole
-from nearsight.benchmarking import Bench, Setting, Subject, bench, open_subject
-from nearsight.benchmarking.measure import SIDE, matrix_product, peak_memory
-from nearsight.benchmarking.models import reason_of
-from nearsight.benchmarking.results import Key, growths, plain, warn_if_restless
+from nearsight.benchmarking.measure import SIDE, matrix_product, measure, peak_memory
+from nearsight.benchmarking.models import BenchModel, open_model, reason_of
+from nearsight.benchmarking.results import Bench, Key, Setting, growths, plain, warn_if_restless
 from nearsight.interval import Interval
 from nearsight.lattice import Grid
 from nearsight.ops.sliding import unfold_gather_offsets
@@ -91,11 +90,11 @@ class Rig:
         self.rounds, self.threads = rounds, threads
         self.warnings: list[str] = []
 
-    def bench(self, models: Sequence[str], runtimes: Sequence[str], batches: Sequence[int] = (8,)) -> Bench:
+    def measure(self, models: Sequence[str], runtimes: Sequence[str], batches: Sequence[int] = (8,)) -> Bench:
         """Models beside each other; one that can't be measured ends the row."""
-        opened = [open_subject(name, 224) for name in models]
+        opened = [open_model(name, 224) for name in models]
         setting = Setting(tuple(batches), tuple(runtimes), self.rounds, self.threads, CPU, memory=False)
-        found = bench(opened, setting)
+        found = measure(opened, setting)
         self.note(found.restless)
         if found.missing:
             lost = found.missing[0]
@@ -238,7 +237,7 @@ def peak(kind: str, bar: float, stretch: float, rig: Rig) -> list[Outcome]:
 
 def training(rig: Rig, pairs: dict[str, str]) -> list[Outcome]:
     names = list(dict.fromkeys([*pairs, *pairs.values()]))
-    steps = {name: training_step(open_subject(name, 224)) for name in names}
+    steps = {name: training_step(open_model(name, 224)) for name in names}
     seconds = rig.turns(steps)
     return [
         Outcome(
@@ -253,7 +252,7 @@ def training(rig: Rig, pairs: dict[str, str]) -> list[Outcome]:
     ]
 
 
-def training_step(subject: Subject, batch: int = 8) -> Callable[[], object]:
+def training_step(subject: BenchModel, batch: int = 8) -> Callable[[], object]:
     """Forward and backward pass of the classification loss, in training mode."""
     model: nn.Module = subject.model.train().requires_grad_(True)
     images, labels = torch.randn(batch, 3, *subject.size), torch.randint(1000, (batch,))
@@ -265,8 +264,8 @@ def scaling(rig: Rig) -> list[Outcome]:
     sides = (224, 320, 448, 640, 896)
     rows = []
     for name in ("lightvit_tiny", "dwnet_tiny"):
-        opened = [open_subject(name, side) for side in sides]
-        found = bench(opened, Setting((1,), ("folded",), rig.rounds, rig.threads, CPU))
+        opened = [open_model(name, side) for side in sides]
+        found = measure(opened, Setting((1,), ("folded",), rig.rounds, rig.threads, CPU))
         rig.note(found.restless)
         (growth,) = growths(found)
         times = {key.size[0]: found.milliseconds(key).value for key in growth.keys}

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from nearsight.benchmarking import Bench, Refused, Setting, Subject, bench, open_subject
-from nearsight.benchmarking.measure import peak_memory
-from nearsight.benchmarking.results import Key, fit_exponent, growths, to_json, warn_if_restless
-from nearsight.benchmarking.runtimes import make_runner
-from nearsight.benchmarking.table import bench_table, printed_top1, scaling_table
+from nearsight.benchmarking.measure import bench, measure, peak_memory
+from nearsight.benchmarking.models import BenchModel, Refused, bytes_held, make_runner, open_model
+from nearsight.benchmarking.report import bench_table, printed_top1, scaling_table
+from nearsight.benchmarking.results import Bench, Key, Setting, fit_exponent, growths, warn_if_restless
 from nearsight.interval import Interval
 
 CPU = torch.device("cpu")
@@ -64,8 +64,8 @@ class Doubled(torch.autograd.Function):
         return torch.stack([gradient, gradient, gradient, gradient]).sum(0) / 2
 
 
-def subject(label: str, model: nn.Module, size: int = 8, macs: int = 1) -> Subject:
-    return Subject(label, "", model.eval(), (size, size), 0, macs)
+def subject(label: str, model: nn.Module, size: int = 8, macs: int = 1) -> BenchModel:
+    return BenchModel(label, "", model.eval(), (size, size), 0, macs)
 
 
 def eager(batches: tuple[int, ...] = (1,), rounds: int = 7, **changes: object) -> Setting:
@@ -77,7 +77,7 @@ def eager(batches: tuple[int, ...] = (1,), rounds: int = 7, **changes: object) -
 
 def test_models_that_sleep_are_measured_as_long_as_they_sleep() -> None:
     fast, slow = subject("fast", Sleeper(0.01)), subject("slow", Sleeper(0.03))
-    found = bench([slow, fast], eager((1, 2)), reference="fast")
+    found = measure([slow, fast], eager((1, 2)), reference="fast")
     for label, seconds in (("fast", 0.01), ("slow", 0.03)):
         for batch in (1, 2):
             key = Key(label, (8, 8), "eager", batch)
@@ -93,7 +93,7 @@ def test_a_model_of_large_products_runs_near_the_peak() -> None:
     model = Products()
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(1))
-    found = bench([subject("products", model, macs=counter.get_total_flops() // 2)], eager(rounds=5))
+    found = measure([subject("products", model, macs=counter.get_total_flops() // 2)], eager(rounds=5))
     (key,) = found.seconds
     assert 0.3 < found.fraction(key).value < 2
 
@@ -110,7 +110,7 @@ def test_tasks_take_turns() -> None:
             calls.append(self.name)
             time.sleep(0.2)  # long enough to be called once for each measurement
 
-    bench([subject("a", Named("a")), subject("b", Named("b"))], eager(rounds=3, memory=False))
+    measure([subject("a", Named("a")), subject("b", Named("b"))], eager(rounds=3, memory=False))
     assert "".join(calls)[-6:] == "ababab"
 
 
@@ -124,7 +124,7 @@ def test_a_restless_machine_is_named() -> None:
 
 
 def test_what_does_not_run_is_named_and_the_rest_is_measured() -> None:
-    found = bench([subject("refuser", Refuser()), subject("other", Sleeper(0.001))], eager((1, 2), rounds=2))
+    found = measure([subject("refuser", Refuser()), subject("other", Sleeper(0.001))], eager((1, 2), rounds=2))
     (missing,) = found.missing
     assert (missing.label, missing.batch, missing.reason) == ("refuser", 2, "One image at a time.")
     assert {key.batch for key in found.seconds if key.label == "refuser"} == {1}
@@ -133,7 +133,7 @@ def test_what_does_not_run_is_named_and_the_rest_is_measured() -> None:
 
 def test_nothing_to_measure_is_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="Nothing can be measured: too small"):
-        bench([Refused("model", (8, 8), "too small")], eager())
+        measure([Refused("model", (8, 8), "too small")], eager())
 
 
 def test_a_signal_keeps_the_rounds_that_are_whole() -> None:
@@ -143,7 +143,7 @@ def test_a_signal_keeps_the_rounds_that_are_whole() -> None:
         asked.append(1)
         return 2 if len(asked) > 1 + 2 * 4 + 1 else 0  # once before warming up; two tasks and the peak in a round
 
-    found = bench([subject("a", Sleeper(0.001)), subject("b", Sleeper(0.001))], eager(rounds=50), stopped=stopped)
+    found = measure([subject("a", Sleeper(0.001)), subject("b", Sleeper(0.001))], eager(rounds=50), stopped=stopped)
     assert found.interrupted == 2
     assert 1 <= len(found.peak) <= 3
     assert {len(values) for values in found.seconds.values()} == {len(found.peak)}
@@ -152,7 +152,7 @@ def test_a_signal_keeps_the_rounds_that_are_whole() -> None:
 
 def test_a_signal_before_the_first_round_leaves_nothing() -> None:
     with pytest.raises(KeyboardInterrupt):
-        bench([subject("a", Sleeper(0.001))], eager(), stopped=lambda: 15)
+        measure([subject("a", Sleeper(0.001))], eager(), stopped=lambda: 15)
 
 
 # Memory
@@ -176,8 +176,8 @@ def test_memory_inside_functions_with_their_own_backward_pass() -> None:
 
 
 def test_memory_is_the_same_from_call_to_call() -> None:
-    model = open_subject("lightvit_nano", 64)
-    assert isinstance(model, Subject)
+    model = open_model("lightvit_nano", 64)
+    assert isinstance(model, BenchModel)
     images = torch.randn(2, 3, 64, 64)
     with torch.inference_mode():
         model.model(images)
@@ -202,7 +202,7 @@ def test_an_exponent_and_its_interval_are_those_of_scipy() -> None:
 
 def test_time_in_proportion_to_pixels_has_exponent_one() -> None:
     sides = (32, 64, 128)
-    found = bench([subject("even", Sleeper(1e-5, 0.5), side) for side in sides], eager(rounds=5))
+    found = measure([subject("even", Sleeper(1e-5, 0.5), side) for side in sides], eager(rounds=5))
     (growth,) = growths(found)
     assert [key.size[0] for key in growth.keys] == list(sides)
     assert growth.latency is not None and 0.7 < growth.latency.value < 1.3
@@ -210,7 +210,7 @@ def test_time_in_proportion_to_pixels_has_exponent_one() -> None:
 
 
 def test_memory_in_proportion_to_pixels_has_exponent_one() -> None:
-    found = bench([subject("relu", nn.ReLU(), side) for side in (64, 128, 256)], eager(rounds=2))
+    found = measure([subject("relu", nn.ReLU(), side) for side in (64, 128, 256)], eager(rounds=2))
     (growth,) = growths(found)
     assert growth.memory == Interval(1.0, 1.0, 1.0)
 
@@ -220,8 +220,8 @@ def test_memory_in_proportion_to_pixels_has_exponent_one() -> None:
 
 @pytest.mark.parametrize("runtime", ["eager", "folded", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_a_runtime_gives_the_models_answers(runtime: str) -> None:
-    given = open_subject("localvit_nano")
-    assert isinstance(given, Subject)
+    given = open_model("localvit_nano")
+    assert isinstance(given, BenchModel)
     images = torch.randn(3, 3, *given.size)
     answer = make_runner(given, runtime, CPU, threads=1).call(images)
     with torch.inference_mode():
@@ -231,15 +231,15 @@ def test_a_runtime_gives_the_models_answers(runtime: str) -> None:
 
 
 def test_names_options_and_sizes() -> None:
-    ours, changed, theirs = (open_subject(text, 64) for text in ("deit_nano", "both=deit_nano:qkv=life", "resnet18"))
-    assert isinstance(ours, Subject) and isinstance(changed, Subject) and isinstance(theirs, Subject)
+    ours, changed, theirs = (open_model(text, 64) for text in ("deit_nano", "both=deit_nano:qkv=life", "resnet18"))
+    assert isinstance(ours, BenchModel) and isinstance(changed, BenchModel) and isinstance(theirs, BenchModel)
     assert (changed.label, changed.name, changed.size) == ("both", "", (64, 64))
     assert changed.macs > ours.macs
     assert (theirs.name, theirs.parameters) == ("resnet18", 11_689_512)
 
 
 def test_a_size_that_a_model_does_not_take_is_a_reason() -> None:
-    found = open_subject("maxvit_nano_rw_256", 100)
+    found = open_model("maxvit_nano_rw_256", 100)
     assert found == Refused("maxvit_nano_rw_256", (100, 100), "height (25) must be divisible by window (3)")
 
 
@@ -247,18 +247,18 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(
         ValueError, match="Neither Nearsight nor timm has a model 'deit_nanno'; did you mean 'deit_nano'"
     ):
-        open_subject("deit_nanno")
+        open_model("deit_nanno")
 
 
 # The files
 
 
 def measured() -> Bench:
-    return bench([subject("a", Sleeper(0.002)), subject("b", Sleeper(0.004))], eager((1, 2), rounds=6))
+    return measure([subject("a", Sleeper(0.002)), subject("b", Sleeper(0.004))], eager((1, 2), rounds=6))
 
 
-def test_the_record_holds_what_is_needed_to_compute_again() -> None:
-    record = json.loads(to_json(measured()))
+def test_the_record_holds_what_is_needed_to_compute_again(tmp_path: Path) -> None:
+    record = json.loads(measured().save(tmp_path / "bench.json").read_text())
     by_model = {(row["model"], row["batch"]): row for row in record["measurements"]}
     top, bottom = by_model["b", 2], by_model["a", 2]
     ratios = np.array(top["seconds"]) / np.array(bottom["seconds"])
@@ -287,3 +287,38 @@ def test_printed_accuracies() -> None:
         "": None,
     }
     assert {name: printed_top1(name) for name in expected} == expected
+
+
+# Memory that can't be had, and the machine
+
+
+def test_what_a_call_holds_is_told_before_it_is_called() -> None:
+    model = open_model("lightvit_nano", 64)
+    assert isinstance(model, BenchModel)
+    images = torch.randn(1, 3, 64, 64)
+    with torch.inference_mode():
+        model.model(images)
+        held = peak_memory(lambda: model.model(images), CPU)
+    assert held is not None
+    assert 0.5 < model.bytes_held / (held + images.nbytes) < 2
+    assert bytes_held(nn.ReLU().to("meta"), torch.empty(2, 3, 5, 5, device="meta")) == 2 * 2 * 3 * 5 * 5 * 4
+
+
+def test_images_beyond_the_memory_are_refused_in_a_sentence() -> None:
+    with pytest.raises(ValueError, match=r"4096 images of 2048x2048 pixels take about [\d,]+ GB of memory, and"):
+        bench("deit_nano", batch=4096, size=2048, runtimes="eager", device="cpu")
+
+
+def test_the_record_names_the_cpus_instructions() -> None:
+    about = measured().to_dict()["machine"]
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
+    assert ("avx2" in about["instructions"]) == (" avx2 " in flags)
+    assert about["threads"] == 1 and about["versions"]["torch"] == torch.__version__
+
+
+def test_the_verb_takes_names_and_shows_its_table() -> None:
+    found = bench(["deit_nano"], against="lit_nano", batch=1, runtimes=["eager"], rounds=2, threads=1, device="cpu")
+    assert found.reference == "lit_nano" and "deit_nano" in repr(found) and "<pre>" in found._repr_html_()
+    for wrong in ({"batch": 0}, {"runtimes": "fast"}, {"scaling": [64]}, {"size": 64, "scaling": [64, 96]}):
+        with pytest.raises(ValueError, match="--"):
+            bench("deit_nano", device="cpu", **wrong)  # type: ignore[arg-type]

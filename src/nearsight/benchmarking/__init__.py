@@ -1,7 +1,6 @@
-"""Measure models beside each other: latency, memory, share of the machine's peak, growth with the image."""
+"""Measure models beside each other: latency, memory, fraction of the machine's peak, growth with the image."""
 
 from .measure import bench
-from .models import Refused, Subject, open_subject
-from .results import Bench, Setting
+from .results import Bench
 
-__all__ = ["Bench", "Refused", "Setting", "Subject", "bench", "open_subject"]
+__all__ = ["Bench", "bench"]

@@ -2,19 +2,31 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ..timing import Task, make_task, take_turns, with_threads
-from .models import Refused, Subject, reason_of
+from ..runs.predictor import pick_device
+from ..timing import Task, check_threads, make_task, take_turns, with_threads
+from .models import (
+    RUNTIMES,
+    BenchModel,
+    Refused,
+    Runner,
+    free_bytes,
+    make_runner,
+    many_compilations,
+    open_model,
+    reason_of,
+)
 from .results import Bench, Key, Missing, Setting
-from .runtimes import Runner, make_runner, many_compilations
 
 T = TypeVar("T")
 Follow = Callable[[Sequence[Any], str], Iterable[Any]]
+BATCHES = {False: (1, 8, 32), True: (1,)}  # images at a time; over sizes
 LEAST = 0.1  # seconds that one measurement lasts
 SIDE = {"cpu": 2048}  # of the square matrices whose product is the peak
 SIDE_ON_GPU = 8192
@@ -25,9 +37,88 @@ def without_progress(items: Sequence[T], title: str) -> Iterable[T]:
     return items
 
 
-@torch.inference_mode()
 def bench(
-    subjects: Sequence[Subject | Refused],
+    models: str | Sequence[str],
+    *,
+    against: str | Sequence[str] = (),
+    batch: int | Sequence[int] | None = None,
+    size: int | None = None,
+    runtimes: str | Sequence[str] | None = None,
+    scaling: Sequence[int] | None = None,
+    rounds: int = 10,
+    threads: int | None = None,
+    device: torch.device | str | None = None,
+    memory: bool = True,
+    follow: Follow = without_progress,
+    stopped: Callable[[], int] = lambda: 0,
+) -> Bench:
+    """Measure models beside each other: latency, images in a second, memory, fraction of the machine's peak.
+
+    Args:
+        models: Names of models, ours or timm's, with options `NAME:KEY=VALUE:...` and a label `LABEL=NAME`; folders of
+            runs, weight files.
+        against: More models; times are divided by those of the first of them, else of the first model.
+        batch: Images at a time; None for 1, 8 and 32, with `scaling` 1.
+        size: Side of the images; None takes each model's own.
+        runtimes: Some of `eager`, `folded`, `compiled` and `onnx`; None for all, with `scaling` for `eager`.
+        scaling: Sides of images over which growth is measured.
+        rounds: Each measures everything once.
+        threads: Of the CPU; None as PyTorch does.
+        device: `cpu`, `cuda` or `mps`; None takes a GPU if there is one.
+        memory: Whether to measure memory, too.
+        follow: Wraps a list to show progress.
+        stopped: Number of a signal that has come; rounds that are whole are kept.
+
+    Raises:
+        ValueError: There is no such model, or nothing can be measured.
+        KeyboardInterrupt: Stopped before the first round was over.
+
+    Example:
+        >>> found = bench(["deit_nano", "lit_nano"], batch=1, runtimes="eager", rounds=3, device="cpu")
+        >>> [key.label for key in found.seconds], found.reference
+        (['deit_nano', 'lit_nano'], 'deit_nano')
+    """
+    texts, others = ([given] if isinstance(given, str) else list(given) for given in (models, against))
+    texts = list(dict.fromkeys([*texts, *others]))
+    if not texts:
+        raise ValueError("No model was given; name one or more.")
+    if size and scaling:
+        raise ValueError("Give either --size or --scaling, not both.")
+    sides = whole_numbers("--scaling", scaling, 16, 2048) if scaling else [size]
+    if scaling and len(sides) < 2:
+        raise ValueError(f"--scaling {sides[0]} is a single size; give two or more, such as 224,320,448,640,896.")
+    batches = whole_numbers("--batch", [batch] if isinstance(batch, int) else batch or BATCHES[bool(scaling)], 1, 4096)
+    if scaling and len(batches) > 1:
+        raise ValueError("--scaling measures one batch size; give one with --batch, or none for 1.")
+    chosen = [runtimes] if isinstance(runtimes, str) else runtimes or (["eager"] if scaling else RUNTIMES)
+    if unknown := [name for name in chosen if name not in RUNTIMES]:
+        raise ValueError(f"--runtimes {unknown[0]} is not known; use some of {', '.join(RUNTIMES)}.")
+    threads = torch.get_num_threads() if threads is None else threads
+    check_threads(threads)
+    setting = Setting(tuple(batches), tuple(dict.fromkeys(chosen)), rounds, threads, pick_device(device), memory)
+    wanted = [(text, side) for text in texts for side in sides]
+    opened = [open_model(text, side) for text, side in follow(wanted, "Building and counting models")]
+    keys = [(model.label, model.size) for model in opened]
+    for key in keys:
+        if keys.count(key) > 1:
+            label = key[0]
+            raise ValueError(f"Two models are called {label!r}; give one of them another name: LABEL=NAME.")
+    reference = opened[texts.index(others[0]) * len(sides)].label if others else None
+    found = measure(opened, setting, reference, follow=follow, stopped=stopped)
+    return replace(found, scaling=bool(scaling))
+
+
+def whole_numbers(option: str, given: Sequence[int], low: int, high: int) -> list[int]:
+    """Numbers within limits, each once, smallest first."""
+    if not all(low <= value <= high for value in given):
+        text = ",".join(map(str, given))
+        raise ValueError(f"{option} {text} is not a list of numbers from {low} to {high}; write it like 224,320.")
+    return sorted(set(given))
+
+
+@torch.inference_mode()
+def measure(
+    models: Sequence[BenchModel | Refused],
     setting: Setting,
     reference: str | None = None,
     *,
@@ -37,7 +128,7 @@ def bench(
     """Measure models beside each other.
 
     Args:
-        subjects: The models; labels may come again at other sizes.
+        models: The models; labels may come again at other sizes.
         setting: How to measure.
         reference: Label of the model that the others are divided by; None takes the first.
         follow: Wraps a list to show progress.
@@ -48,14 +139,13 @@ def bench(
         ValueError: Nothing can be measured.
 
     Example:
-        >>> from nearsight.benchmarking import open_subject
-        >>> found = bench([open_subject("deit_nano")], Setting((1,), ("eager", "folded"), rounds=3))
+        >>> found = bench([open_model("deit_nano")], Setting((1,), ("eager", "folded"), rounds=3))
         >>> [key.runtime for key in found.seconds], len(found.peak)
         (['eager', 'folded'], 3)
     """
     ready = Preparation(setting)
     with with_threads(setting.threads), many_compilations():
-        ready.prepare(subjects, follow, stopped)
+        ready.prepare(models, follow, stopped)
         if not ready.tasks:
             raise ValueError(f"Nothing can be measured: {ready.missing[0].reason}")
         side = SIDE.get(setting.device.type, SIDE_ON_GPU)
@@ -67,7 +157,7 @@ def bench(
     if not whole:
         raise KeyboardInterrupt
     return Bench(
-        subjects=tuple(subject for subject in subjects if isinstance(subject, Subject)),
+        models=tuple(model for model in models if isinstance(model, BenchModel)),
         setting=setting,
         seconds={key: values[:whole] for key, values in seconds.items() if key is not None},
         memory=ready.memory,
@@ -75,7 +165,7 @@ def bench(
         missing=tuple(ready.missing),
         peak=seconds[None][:whole],
         side=side,
-        reference=reference or subjects[0].label,
+        reference=reference or models[0].label,
         interrupted=stopped() if whole < setting.rounds else 0,
     )
 
@@ -97,22 +187,31 @@ class Preparation:
         self.making: dict[Key, float] = {}
         self.missing: list[Missing] = []
 
-    def prepare(self, subjects: Sequence[Subject | Refused], follow: Follow, stopped: Callable[[], int]) -> None:
+    def prepare(self, models: Sequence[BenchModel | Refused], follow: Follow, stopped: Callable[[], int]) -> None:
         """Bring every model into every runtime."""
-        pairs = [(subject, runtime) for subject in subjects for runtime in self.setting.runtimes]
-        for subject, runtime in follow(pairs, "Folding, compiling and warming up"):
+        pairs = [(model, runtime) for model in models for runtime in self.setting.runtimes]
+        for model, runtime in follow(pairs, "Folding, compiling and warming up"):
             if stopped():
                 raise KeyboardInterrupt
-            if isinstance(subject, Refused):
-                self.missing.append(Missing(subject.label, subject.size, runtime, 0, subject.reason))
+            if isinstance(model, Refused):
+                self.missing.append(Missing(model.label, model.size, runtime, 0, model.reason))
+                continue
+            reasons = [beyond_memory(model, batch, self.setting.device) for batch in self.setting.batches]
+            if all(reasons):  # before anything is compiled or written
+                for batch, reason in zip(self.setting.batches, reasons, strict=True):
+                    self.missing.append(Missing(model.label, model.size, runtime, batch, str(reason)))
                 continue
             try:
-                runner = make_runner(subject, runtime, self.setting.device, self.setting.threads)
+                runner = make_runner(model, runtime, self.setting.device, self.setting.threads)
             except Exception as error:  # compilers and exporters raise anything; the others are still measured
-                self.missing.append(Missing(subject.label, subject.size, runtime, 0, reason_of(error)))
+                self.missing.append(Missing(model.label, model.size, runtime, 0, reason_of(error)))
                 continue
             for batch in self.setting.batches:
-                self.warm_up(runner, Key(subject.label, subject.size, runtime, batch))
+                key = Key(model.label, model.size, runtime, batch)
+                if (reason := beyond_memory(model, batch, self.setting.device)) is not None:
+                    self.missing.append(Missing(model.label, model.size, runtime, batch, reason))
+                else:
+                    self.warm_up(runner, key)
 
     def warm_up(self, runner: Runner, key: Key) -> None:
         """Call a model until it is fast, and measure its memory."""
@@ -127,6 +226,18 @@ class Preparation:
                 self.memory[key] = bytes_
         except Exception as error:
             self.missing.append(Missing(key.label, key.size, key.runtime, key.batch, reason_of(error)))
+
+
+def beyond_memory(model: BenchModel, batch: int, device: torch.device) -> str | None:
+    """Why a batch can't be measured, if it needs more memory than there is."""
+    wanted, free = batch * model.bytes_held, free_bytes(device)
+    if free is None or wanted <= free:
+        return None
+    height, width = model.size
+    return (
+        f"{batch} images of {height}x{width} pixels take about {wanted / 1e9:,.0f} GB of memory, and "
+        f"{free / 1e9:,.1f} GB are free; give a smaller --batch or --size."
+    )
 
 
 def matrix_product(side: int, device: torch.device) -> Task:

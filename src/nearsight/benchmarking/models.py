@@ -1,14 +1,28 @@
-"""What is measured: models of ours or of timm by name, runs, and weight files."""
+"""What is measured: models by name, of runs and of weight files, each in the ways to run it."""
 
+import copy
+import logging
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..config.candidates import Candidate, parse_candidate
 from ..config.files import load_recipe, parse_changes
 from ..models.counting import count
+from ..models.fold import fold
 from ..runs.predictor import is_path, load_module
 from ..tasks.build import build
 
@@ -16,7 +30,7 @@ CLASSES = 1000
 
 
 @dataclass(frozen=True)
-class Subject:
+class BenchModel:
     """A model that is measured.
 
     Attributes:
@@ -26,6 +40,8 @@ class Subject:
         size: Height and width of its images.
         parameters: Numbers that training changes.
         macs: Multiply-adds of one image.
+        bytes_held: The most that a call with one image holds at a time beside weights, as far as it can be told before
+            it is called; at least the image.
     """
 
     label: str
@@ -34,6 +50,7 @@ class Subject:
     size: tuple[int, int]
     parameters: int
     macs: int
+    bytes_held: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,7 +68,7 @@ class Refused:
     reason: str
 
 
-def open_subject(text: str, size: int | None = None) -> Subject | Refused:
+def open_model(text: str, size: int | None = None) -> BenchModel | Refused:
     """The model that a text stands for, as `nearsight train` would build it, with 1000 classes.
 
     Args:
@@ -64,17 +81,80 @@ def open_subject(text: str, size: int | None = None) -> Subject | Refused:
 
     Example:
         >>> subject = open_subject("deit_nano", 64)
-        >>> subject.size, subject.macs
+        >>> model.size, model.macs
         ((64, 64), 247896960)
     """
     label, name, model, own = open_given(Path(text)) if is_path(text) else open_named(parse_candidate(text), size)
     sides = (size, size) if size else own
     model = model.eval().requires_grad_(False)
     try:
-        cost = count(model, sides)
+        with torch.no_grad():
+            shape = copy.deepcopy(model).to("meta")  # numbers are not needed to count, and large images no memory
+            cost, held = count(shape, sides), bytes_held(shape, torch.empty(1, 3, *sides, device="meta"))
     except Exception as error:  # whatever a foreign model says to a size that it was not made for
         return Refused(label, sides, reason_of(error))
-    return Subject(label, name, model, sides, cost.parameters, cost.macs)
+    return BenchModel(label, name, model, sides, cost.parameters, cost.macs, held)
+
+
+class Held(TorchDispatchMode):
+    """Adds up the bytes of tensors while they live.
+
+    Attributes:
+        peak: The most that lived at a time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.known = WeakIdKeyDictionary()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor) and (storage := tensor.untyped_storage()) not in self.known:
+                self.known[storage] = True
+                self.now += storage.nbytes()
+                weakref.finalize(storage, self.release, storage.nbytes())
+        self.peak = max(self.peak, self.now)
+        return made
+
+    def release(self, count: int) -> None:
+        """A tensor is gone."""
+        self.now -= count
+
+
+def bytes_held(model: nn.Module, images: Tensor) -> int:
+    """The most bytes that a call holds at a time, images included; model and images stand on the meta device.
+
+    Attention counts as its fused kernel, which holds no matrix of all pairs.
+
+    Example:
+        >>> bytes_held(nn.Conv2d(3, 4, 1).to("meta"), torch.empty(1, 3, 10, 10, device="meta"))
+        2800
+    """
+
+    def fused(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+        return query.new_empty(*query.shape[:-1], value.shape[-1])
+
+    with torch.no_grad(), patch.object(functional, "scaled_dot_product_attention", fused), Held() as held:
+        model(images)
+    return held.peak + images.nbytes
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that can still be had, as far as the system tells: of the machine, or of what contains this process."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type != "cpu":
+        return None
+    free = []
+    with suppress(OSError, ValueError, StopIteration):
+        rows = Path("/proc/meminfo").read_text().splitlines()
+        free.append(next(int(row.split()[1]) for row in rows if row.startswith("MemAvailable")) * 1024)
+    with suppress(OSError, ValueError):  # "max" where a container has no limit
+        group = Path("/sys/fs/cgroup")
+        free.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return min(free, default=None)
 
 
 def open_given(path: Path) -> tuple[str, str, nn.Module, tuple[int, int]]:
@@ -111,3 +191,110 @@ def reason_of(error: BaseException, most: int = 160) -> str:
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+RUNTIMES = ("eager", "folded", "compiled", "onnx")
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A model in a runtime.
+
+    Attributes:
+        call: Takes images `[B, 3, H, W]`.
+        seconds: That making it took; a compiled model takes more at its first call.
+        visible: Whether its memory is PyTorch's, which can be followed.
+    """
+
+    call: Callable[[Tensor], object]
+    seconds: float
+    visible: bool = True
+
+
+def make_runner(model: BenchModel, runtime: str, device: torch.device, threads: int) -> Runner:
+    """Bring a model into a runtime.
+
+    Args:
+        model: The model.
+        runtime: One of `RUNTIMES`.
+        device: Where it runs.
+        threads: Of the CPU.
+
+    Raises:
+        ValueError: A package is missing.
+        Exception: Whatever else stands against it: compilers and exporters have errors of their own.
+
+    Example:
+        >>> from nearsight.benchmarking import open_subject
+        >>> runner = make_runner(open_subject("deit_nano"), "folded", torch.device("cpu"), threads=1)
+        >>> runner.call(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 1000])
+    """
+    began = time.perf_counter()
+    with torch.inference_mode(False), torch.no_grad():  # exporters don't take tensors of inference mode
+        call = MAKERS[runtime](model, device, threads)
+    return Runner(call, time.perf_counter() - began, runtime != "onnx")
+
+
+def run_eager(model: BenchModel, device: torch.device, threads: int) -> Callable[[Tensor], object]:
+    """The model as it is."""
+    return model.model.to(device)
+
+
+def run_folded(model: BenchModel, device: torch.device, threads: int) -> nn.Module:
+    """Its copy for inference."""
+    return fold(model.model).to(device)
+
+
+def run_compiled(model: BenchModel, device: torch.device, threads: int) -> Callable[[Tensor], object]:
+    """The copy for inference, compiled for each shape it is given."""
+    return torch.compile(run_folded(model, device, threads), dynamic=False)
+
+
+def run_onnx(model: BenchModel, device: torch.device, threads: int) -> Callable[[Tensor], object]:
+    """ONNX Runtime with the model as a file."""
+    from ..deployment.onnx import write_onnx
+    from ..runs.runtime import FATAL, need
+
+    onnxruntime = need("onnxruntime", "The runtime onnx")
+    provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
+    if provider not in onnxruntime.get_available_providers():
+        raise ValueError("onnxruntime was installed without its GPU part; install onnxruntime-gpu.")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = FATAL
+    # Its threads would go on looking for work for some tenths of a second, and slow down what is measured next.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        write_onnx(fold(model.model).cpu(), path, model.size)
+        session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
+    name = session.get_inputs()[0].name
+    return lambda images: session.run(None, {name: images.cpu().numpy()})
+
+
+MAKERS: dict[str, Callable[[BenchModel, torch.device, int], Callable[[Tensor], object]]] = {
+    "eager": run_eager,
+    "folded": run_folded,
+    "compiled": run_compiled,
+    "onnx": run_onnx,
+}
+
+
+@contextmanager
+def many_compilations() -> Iterator[None]:
+    """Let one class be compiled for many models and shapes; beyond eight, PyTorch would run the rest uncompiled.
+
+    The compiler's remark that there is no GPU is left out.
+    """
+    import torch._dynamo.config as settings
+
+    limits: dict[str, Any] = {"cache_size_limit": 10_000, "accumulated_cache_size_limit": 100_000}
+    remarks = logging.getLogger("torch.utils.cpp_extension")
+    level = remarks.level
+    remarks.setLevel(logging.ERROR)
+    try:
+        with settings.patch(**limits):  # type: ignore[attr-defined]
+            yield
+    finally:
+        remarks.setLevel(level)

@@ -2,9 +2,13 @@
 
 import json
 import math
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +16,16 @@ import torch
 from scipy.stats import t as student
 
 from .. import __version__
+from ..atomic import write_whole
 from ..interval import Interval
 from ..runs.run import environment
 from ..timing import median_interval, ratio_interval
-from .models import Subject
-from .runtimes import RUNTIMES
+from .models import RUNTIMES, BenchModel
 
+INSTRUCTIONS = (
+    *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "bf16", "i8mm", "sve"),
+)
 RESTLESS = 1.5  # the slowest round of the same product by the fastest, from which on people are warned
 
 
@@ -63,12 +71,12 @@ class Missing:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bench:
     """What was measured.
 
     Attributes:
-        subjects: The models, in their order.
+        models: The models, in their order.
         setting: How.
         seconds: Of one call, in each round.
         memory: Bytes of one call.
@@ -78,9 +86,11 @@ class Bench:
         side: Of these matrices.
         reference: Label of the model that the others are divided by.
         interrupted: Number of the signal that ended it early; 0 for none.
+        scaling: Whether growth over image sizes is asked for.
+        machine: Where and with what it was measured.
     """
 
-    subjects: tuple[Subject, ...]
+    models: tuple[BenchModel, ...]
     setting: Setting
     seconds: dict[Key, list[float]]
     memory: dict[Key, int]
@@ -90,11 +100,13 @@ class Bench:
     side: int
     reference: str
     interrupted: int = 0
+    scaling: bool = False
+    machine: dict[str, Any] = field(default_factory=lambda: describe_machine())
 
     @cached_property
     def macs(self) -> dict[tuple[str, tuple[int, int]], int]:
         """Multiply-adds of one image, by label and size."""
-        return {(subject.label, subject.size): subject.macs for subject in self.subjects}
+        return {(model.label, model.size): model.macs for model in self.models}
 
     def milliseconds(self, key: Key) -> Interval:
         """Of one call."""
@@ -131,6 +143,83 @@ class Bench:
     def restless(self) -> str | None:
         """A sentence for a machine that did other things meanwhile; None for a quiet one."""
         return warn_if_restless(self.peak, self.side)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that was measured, as values that JSON has."""
+        record: dict[str, Any] = {
+            "nearsight": __version__,
+            "machine": {**self.machine, "threads": self.setting.threads},
+            "setting": {
+                **asdict(self.setting),
+                "device": str(self.setting.device),
+                "rounds_measured": len(self.peak),
+                "interrupted": bool(self.interrupted),
+                "reference": self.reference,
+            },
+            "peak": {
+                "matrix_side": self.side,
+                "flops_per_second": plain(self.peak_flops),
+                "seconds": self.peak,
+                "warning": self.restless,
+            },
+            "models": [
+                {
+                    "label": model.label,
+                    "name": model.name,
+                    "size": model.size,
+                    "parameters": model.parameters,
+                    "macs": model.macs,
+                }
+                for model in self.models
+            ],
+            "measurements": [self.describe(key) for key in self.seconds],
+            "missing": [asdict(missing) for missing in self.missing],
+        }
+        if self.scaling:
+            record["scaling"] = [
+                {
+                    "model": growth.label,
+                    "runtime": growth.runtime,
+                    "exponent": plain(growth.latency),
+                    "memory_exponent": plain(growth.memory),
+                }
+                for growth in growths(self)
+            ]
+        return record
+
+    def describe(self, key: Key) -> dict[str, Any]:
+        """One measurement."""
+        return {
+            "model": key.label,
+            "size": key.size,
+            "runtime": key.runtime,
+            "batch": key.batch,
+            "milliseconds": plain(self.milliseconds(key)),
+            "images_per_second": plain(self.images_per_second(key)),
+            "memory_bytes": self.memory.get(key),
+            "fraction_of_peak": plain(self.fraction(key)),
+            "time_ratio": plain(self.ratio(key)),
+            "seconds_until_ready": self.making[key],
+            "seconds": self.seconds[key],
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write `to_dict` as JSON; the file is whole or not there."""
+        path = Path(path)
+        write_whole(path, (json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n").encode())
+        return path
+
+    def __repr__(self) -> str:
+        """The table, as the command line prints it."""
+        from .report import bench_table, scaling_table
+
+        return (scaling_table if self.scaling else bench_table)(self).plain
+
+    def _repr_html_(self) -> str:
+        """The table and, where sizes or printed accuracies give one, the figure."""
+        from .report import to_html
+
+        return to_html(self)
 
 
 def warn_if_restless(seconds: Sequence[float], side: int) -> str | None:
@@ -209,83 +298,22 @@ def fit_exponent(pixels: Sequence[float], costs: Sequence[float]) -> Interval | 
     return Interval(*(round(value, 9) for value in (slope, slope - reach, slope + reach)))
 
 
-def to_json(found: Bench, *, scaling: bool = False) -> bytes:
-    """The bytes of the file."""
-    record = {
-        "nearsight": __version__,
-        "machine": describe_machine(found),
-        "setting": describe_setting(found),
-        "peak": {
-            "matrix_side": found.side,
-            "flops_per_second": plain(found.peak_flops),
-            "seconds": found.peak,
-            "warning": found.restless,
-        },
-        "models": [
-            {
-                "label": subject.label,
-                "name": subject.name,
-                "size": subject.size,
-                "parameters": subject.parameters,
-                "macs": subject.macs,
-            }
-            for subject in found.subjects
-        ],
-        "measurements": [describe(found, key) for key in found.seconds],
-        "missing": [asdict(missing) for missing in found.missing],
-    }
-    if scaling:
-        record["scaling"] = [
-            {
-                "model": growth.label,
-                "runtime": growth.runtime,
-                "exponent": plain(growth.latency),
-                "memory_exponent": plain(growth.memory),
-            }
-            for growth in growths(found)
-        ]
-    return (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def describe_machine(found: Bench) -> dict[str, Any]:
-    """Where and with what it was measured."""
+def describe_machine() -> dict[str, Any]:
+    """Where and with what is measured: the system, the CPU's instructions, the versions."""
     about = environment()
-    versions = about["versions"]
-    for package in ("onnxruntime",):
-        try:
-            versions[package] = __import__(package).__version__
-        except ImportError:
-            versions[package] = None
-    return {**about, "threads": found.setting.threads}
+    for package in ("onnxruntime", "openvino"):
+        with suppress(PackageNotFoundError):
+            about["versions"][package] = version(package)
+    return {**about, "instructions": list(instructions()), "torch_uses": torch.backends.cpu.get_cpu_capability()}
 
 
-def describe_setting(found: Bench) -> dict[str, Any]:
-    """How it was measured."""
-    return {
-        **asdict(found.setting),
-        "device": str(found.setting.device),
-        "rounds_measured": len(found.peak),
-        "interrupted": bool(found.interrupted),
-        "reference": found.reference,
-    }
-
-
-def describe(found: Bench, key: Key) -> dict[str, Any]:
-    """One measurement."""
-    ratio = found.ratio(key)
-    return {
-        "model": key.label,
-        "size": key.size,
-        "runtime": key.runtime,
-        "batch": key.batch,
-        "milliseconds": plain(found.milliseconds(key)),
-        "images_per_second": plain(found.images_per_second(key)),
-        "memory_bytes": found.memory.get(key),
-        "fraction_of_peak": plain(found.fraction(key)),
-        "time_ratio": plain(ratio),
-        "seconds_until_ready": found.making[key],
-        "seconds": found.seconds[key],
-    }
+@cache
+def instructions() -> tuple[str, ...]:
+    """The CPU's vector instructions that decide how fast models run, as far as the system tells."""
+    described = Path("/proc/cpuinfo")
+    rows = described.read_text().splitlines() if described.is_file() else []
+    flags = next((set(row.partition(":")[2].split()) for row in rows if row.startswith(("flags", "Features"))), set())
+    return tuple(name for name in INSTRUCTIONS if name in flags)
 
 
 def plain(value: Interval | None) -> dict[str, float | None] | None:

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -54,60 +54,35 @@ def bench(
     ] = None,
 ) -> None:
     """Measure models beside each other: latency, images/s, memory, share of the machine's peak."""
-    if size and scaling:
-        raise ValueError("Give either --size or --scaling, not both.")
     for option, file in (("--json", json), ("--plot", plot)):
         check_target(option, file)
-    sides = numbers("--scaling", scaling, 16, 2048) if scaling else [size]
-    if scaling and len(sides) < 2:
-        raise ValueError(f"--scaling {scaling} is a single size; give two or more, such as 224,320,448,640,896.")
-    others = split(against) if against else []
-    texts = list(dict.fromkeys([*models, *others]))
+    sizes = numbers("--scaling", scaling) if scaling else None
+    batches = numbers("--batch", batch) if batch else None
 
     from ..benchmarking import bench as measure
-    from ..benchmarking import open_subject
     from ..console import tracked
     from ..training.signals import listening
 
-    setting = make_setting(batch, runtimes, rounds, threads, device, memory, scaling is not None)
-    wanted = [(text, side) for text in texts for side in sides]
     with listening() as flag:
-        opened = [open_subject(text, side) for text, side in tracked(wanted, "Building and counting models")]
-        refuse_twins([(subject.label, subject.size) for subject in opened])
-        reference = opened[texts.index(others[0]) * len(sides)].label if others else None
-        found = measure(opened, setting, reference, follow=tracked, stopped=lambda: flag.number)
-    show(found, scaling is not None)
-    write_files(found, scaling is not None, json, plot)
+        found = measure(
+            models,
+            against=split(against) if against else (),
+            batch=batches,
+            size=size,
+            runtimes=split(runtimes) if runtimes else None,
+            scaling=sizes,
+            rounds=rounds,
+            threads=threads,
+            device=device,
+            memory=memory,
+            follow=tracked,
+            stopped=lambda: flag.number,
+        )
+    show(found)
+    write_files(found, json, plot)
     if found.interrupted:
         print("nearsight: Interrupted; what was measured until then is shown.", file=sys.stderr)
         raise typer.Exit(128 + found.interrupted)
-
-
-def make_setting(
-    batch: str | None,
-    runtimes: str | None,
-    rounds: int,
-    threads: int | None,
-    device: str | None,
-    memory: bool,
-    scaling: bool,
-) -> Any:
-    """How to measure, from what was typed."""
-    import torch
-
-    from ..benchmarking import Setting
-    from ..benchmarking.runtimes import RUNTIMES
-    from ..runs.predictor import pick_device
-
-    chosen = list(dict.fromkeys(split(runtimes))) if runtimes else ["eager"] if scaling else list(RUNTIMES)
-    if unknown := [name for name in chosen if name not in RUNTIMES]:
-        raise ValueError(f"--runtimes {unknown[0]} is not known; use some of {', '.join(RUNTIMES)}.")
-    batches = numbers("--batch", batch, 1, 4096) if batch else [1] if scaling else [1, 8, 32]
-    if scaling and len(batches) > 1:
-        raise ValueError("--scaling measures one batch size; give one with --batch, or none for 1.")
-    return Setting(
-        tuple(batches), tuple(chosen), rounds, threads or torch.get_num_threads(), pick_device(device), memory
-    )
 
 
 def split(text: str) -> list[str]:
@@ -117,12 +92,12 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in split_outside(text, ",")]
 
 
-def numbers(option: str, text: str, low: int, high: int) -> list[int]:
-    """Whole numbers with commas between them, each once, smallest first."""
+def numbers(option: str, text: str) -> list[int]:
+    """Whole numbers with commas between them."""
     parts = split(text)
-    if not all(part.isdecimal() and low <= int(part) <= high for part in parts):
-        raise ValueError(f"{option} {text} is not a list of numbers from {low} to {high}; write it like 224,320.")
-    return sorted({int(part) for part in parts})
+    if not all(part.isdecimal() for part in parts):
+        raise ValueError(f"{option} {text} is not a list of whole numbers; write it like 224,320.")
+    return [int(part) for part in parts]
 
 
 def check_target(option: str, file: Path | None) -> None:
@@ -131,35 +106,27 @@ def check_target(option: str, file: Path | None) -> None:
         raise ValueError(f"{option} {file} can't be written; give the name of a file in a folder that is there.")
 
 
-def refuse_twins(keys: list[tuple[str, tuple[int, int]]]) -> None:
-    """Refuse two models of the same label."""
-    for label, size in keys:
-        if keys.count((label, size)) > 1:
-            raise ValueError(f"Two models are called {label!r}; give one of them another name: LABEL=NAME.")
-
-
-def show(found: "Bench", scaling: bool) -> None:
+def show(found: "Bench") -> None:
     """Print the table."""
-    from ..benchmarking.table import bench_table, scaling_table
+    from ..benchmarking.report import bench_table, scaling_table
     from ..console import make_console
 
     console = make_console()
-    make = scaling_table if scaling else bench_table
+    make = scaling_table if found.scaling else bench_table
     console.print(make(found, min(console.width, 100)), soft_wrap=True)
 
 
-def write_files(found: "Bench", scaling: bool, json: Path | None, plot: Path | None) -> None:
+def write_files(found: "Bench", json: Path | None, plot: Path | None) -> None:
     """Write what was asked for."""
     from ..atomic import write_whole
-    from ..benchmarking.plot import draw_accuracy, draw_scaling
-    from ..benchmarking.results import to_json
+    from ..benchmarking.report import draw_accuracy, draw_scaling
 
     if json is not None:
-        write_whole(json, to_json(found, scaling=scaling))
+        found.save(json)
         print(f"Wrote {json}.", file=sys.stderr)
     if plot is None:
         return
-    picture, left_out = (draw_scaling(found), []) if scaling else draw_accuracy(found)
+    picture, left_out = (draw_scaling(found), []) if found.scaling else draw_accuracy(found)
     write_whole(plot, picture)
     print(f"Wrote {plot}.", file=sys.stderr)
     for label in left_out:
