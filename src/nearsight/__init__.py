@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import explanation, models, parts
+    from .benchmarking.measure import bench
     from .checkpoints import convert, load_official
     from .checkpoints.save import save
     from .comparison.compare import compare
     from .data import open_data
+    from .deployment.export import export
     from .explanation.faithfulness import score
     from .explanation.methods import explain
     from .explanation.probing import probe
@@ -32,11 +34,13 @@ __version__ = "0.1.0"
 __all__ = [
     "Grid",
     "__version__",
+    "bench",
     "compare",
     "convert",
     "create_model",
     "explain",
     "explanation",
+    "export",
     "fold",
     "list_models",
     "load",
@@ -57,10 +61,12 @@ __all__ = [
 # without loading torch.
 _HOME = {
     "Grid": "lattice",
+    "bench": "benchmarking.measure",
     "compare": "comparison.compare",
     "convert": "checkpoints",
     "create_model": "factory",
     "explain": "explanation.methods",
+    "export": "deployment.export",
     "fold": "models.fold",
     "list_models": "factory",
     "load": "runs.predictor",

@@ -42,9 +42,9 @@ def trained_run() -> Path:
 
 @cache
 def bundle(kind: str) -> Path:
-    return export(trained_run(), kind, place() / kind).folder
+    return export(trained_run(), place() / kind, format=kind).folder
 
 
 @cache
 def int8_bundle() -> Path:
-    return export(trained_run(), "onnx", place() / "int8", int8=True).folder
+    return export(trained_run(), place() / "int8", int8=True).folder

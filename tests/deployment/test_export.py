@@ -93,7 +93,7 @@ def test_a_model_that_answers_otherwise_is_not_shipped(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(fold_module, "fold", wrong)
     with pytest.raises(ValueError, match=r"The export was given up: at 16×16 pixels .* nothing was written\."):
-        export(trained_run(), "pt2", tmp_path / "out")
+        export(trained_run(), tmp_path / "out", format="pt2")
     assert list(tmp_path.iterdir()) == []
 
 

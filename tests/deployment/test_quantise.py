@@ -129,5 +129,5 @@ def test_a_refused_model_leaves_no_bundle(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("nearsight.deployment.quantise.find_ranges", from_black)
     monkeypatch.setattr("nearsight.deployment.quantise.BUDGETS", (10.0,))  # no layer is too sensitive
     with pytest.raises(ValueError, match=r"loses .* points of accuracy .* nothing was written\."):
-        export(trained_run(), "onnx", tmp_path / "out", int8=True)
+        export(trained_run(), tmp_path / "out", int8=True)
     assert list(tmp_path.iterdir()) == []

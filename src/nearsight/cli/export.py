@@ -16,7 +16,7 @@ def export(
     source: Annotated[
         str, typer.Argument(metavar="RUN|MODEL", help="Folder of a finished run, a weight file, or a model's name.")
     ],
-    kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help="onnx, pt2 or openvino.")] = "onnx",
+    format: Annotated[str, typer.Option(metavar="FORMAT", help="onnx, pt2 or openvino.")] = "onnx",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder to write. Default: export-FORMAT in RUN.")
     ] = None,
@@ -39,8 +39,8 @@ def export(
 
     found = export_model(
         source,
-        kind,
         out,
+        format=format,
         images=images,
         int8=int8,
         margin=margin,

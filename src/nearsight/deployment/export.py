@@ -7,22 +7,23 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from ..runs.bundle import ABOUT, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
+from ..runs.bundle import ABOUT, CLASSES, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
 from ..runs.predictor import Predictor
 from ..runs.runtime import need, open_runner
 from .calibration import Pictures, find_pictures
 from .model import open_exportable
-from .program import Axes
+from .program import Axes, Exportable, write_program
 from .quantise import Progress, Quantised, no_progress, quantise
-from .verify import TOLERANCE, Agreement, compare, refuse_disagreement
+from .verify import TOLERANCE, Agreement, compare, compare_dense, refuse_disagreement
 
 # What writing and running each kind takes beside torch.
 NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino"), "pt2": ()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Exported:
     """A bundle that was written.
 
@@ -40,12 +41,22 @@ class Exported:
     agreements: tuple[Agreement, ...]
     quantised: Quantised | None
 
+    def to_dict(self) -> dict[str, Any]:
+        """What `verify.json` holds, with the folder and what is in it."""
+        return {"folder": str(self.folder), "bundle": describe(self.bundle, self.folder), "verified": report(self)}
+
+    def __repr__(self) -> str:
+        """What was written, in words."""
+        bundle = self.bundle
+        same = ", ".join(f"{one.size[0]}×{one.size[1]}: {100 * one.top1:.1f} %" for one in self.agreements)
+        return f"{bundle.model} ({bundle.task}, {bundle.kind}) in {self.folder}; same predictions as PyTorch at {same}"
+
 
 def export(
     source: str | Path,
-    kind: str = "onnx",
     out: str | Path | None = None,
     *,
+    format: str = "onnx",
     images: str | Path | None = None,
     int8: bool = False,
     margin: float = 0.01,
@@ -57,8 +68,8 @@ def export(
 
     Args:
         source: Folder of a run, weight file, or name of a model (whose weights are random then).
-        kind: `onnx`, `pt2` or `openvino`.
         out: Folder to write; None puts it into the run's folder, or beside the weights, or here.
+        format: `onnx`, `pt2` or `openvino`.
         images: Data or a folder of images to verify and calibrate with; None takes the run's own, or two photographs.
         int8: Whether to quantise to 8 bits; only as `onnx`.
         margin: Share of right answers that 8 bits may cost.
@@ -75,26 +86,28 @@ def export(
 
     Example:
         >>> import tempfile
-        >>> found = export("deit_nano", "pt2", Path(tempfile.mkdtemp()) / "bundle")
+        >>> found = export("deit_nano", Path(tempfile.mkdtemp()) / "bundle", format="pt2")
         >>> sorted(file.name for file in found.folder.iterdir())
         ['model.pt2', 'preprocess.json', 'verify.json']
         >>> found.agreements[0].top1
         1.0
     """
-    refuse_kind(kind, int8, margin)
+    refuse_kind(format, int8, margin)
     subject = open_exportable(source, size)
-    folder = Path(out) if out is not None else default_folder(subject, kind, int8)
+    folder = Path(out) if out is not None else default_folder(subject, format, int8)
     refuse_target(folder, force)
     pictures = find_pictures(subject, images)
+    if int8 and hasattr(subject.model, "postprocessing"):
+        raise ValueError(f"--int8 is for classifiers so far; {subject.name} was trained to {subject.task}.")
     if int8 and pictures.calibrate is None:
         raise ValueError(f"--int8 needs images like those of the later use, not {pictures.what}; give --images.")
     with writing_bundle(folder) as part:
-        axes = write_model(subject.model, kind, part, subject.preprocessing.size)
-        bundle = to_bundle(subject, kind, axes, int8)
+        axes = write_model(subject.model, format, part, subject.preprocessing.size)
+        bundle = to_bundle(subject, format, axes, int8)
         agreements = check(subject, bundle, part, pictures)
         quantised = None
         if int8:
-            quantised = shrink(part / FILES[kind][0], pictures, subject, margin, progress)
+            quantised = shrink(part / FILES[format][0], pictures, subject, margin, progress)
             check_runs(subject, bundle, part, pictures)
         found = Exported(folder, bundle, pictures.what, tuple(agreements), quantised)
         write_json(part / ABOUT, describe(bundle, part))
@@ -127,7 +140,6 @@ def write_model(model: nn.Module, kind: str, folder: Path, size: tuple[int, int]
     from ..models.fold import fold
     from .onnx import write_onnx
     from .openvino import write_openvino
-    from .program import write_program
 
     folded, file = fold(model), folder / FILES[kind][0]
     if kind == "pt2":
@@ -143,26 +155,40 @@ def write_model(model: nn.Module, kind: str, folder: Path, size: tuple[int, int]
 
 def to_bundle(subject: Predictor, kind: str, axes: Axes, int8: bool) -> Bundle:
     """The description of what is exported."""
-    input = subject.preprocessing
+    shown, model = subject.preprocessing, subject.model
+    with torch.no_grad():
+        outputs = Exportable(model).outputs(torch.zeros(1, 3, *shown.size))
+    known = getattr(model, "postprocessing", None)
+    fit = None
+    if hasattr(shown, "stretch"):
+        fit = {"min_size": shown.shorter, "max_size": shown.most, "stretch": shown.stretch}
     return Bundle(
         kind=kind,
         model=subject.name,
         weights=subject.weights,
         labels=subject.classes,
-        size=input.size,
-        crop=input.crop,
-        mean=input.mean,
-        std=input.std,
+        size=shown.size,
+        crop=1.0 if fit else shown.crop,
+        mean=shown.mean,
+        std=shown.std,
         any_batch=axes.batch,
         any_size=axes.size,
         int8=int8,
+        task=subject.task,
+        outputs=tuple(outputs),
+        postprocessing=known() if known else dict(CLASSES),
+        fit=fit,
+        settings=dict(subject.settings),
     )
 
 
 def check(subject: Predictor, bundle: Bundle, folder: Path, pictures: Pictures) -> list[Agreement]:
     """How near the written model is to PyTorch; too far is refused."""
     runner = open_runner(folder, bundle)
-    found = compare(subject, runner, pictures.measure, any_batch=bundle.any_batch, any_size=bundle.any_size)
+    if bundle.fit is None:
+        found = compare(subject, runner, pictures.measure, any_batch=bundle.any_batch, any_size=bundle.any_size)
+    else:
+        found = compare_dense(subject, bundle, runner, pictures.measure)
     refuse_disagreement(found, pictures.what)
     return found
 

@@ -1,8 +1,9 @@
-"""What is exported: a classifier of RGB images, opened and tried."""
+"""What is exported: a model of RGB images, opened and tried."""
 
 import os
 import re
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ def open_exportable(source: str | os.PathLike[str], size: tuple[int, int] | None
         size: Height and width that images are to be shown in; None takes the model's own.
 
     Raises:
-        ValueError: There is no such model, it is no classifier of RGB images, or it does not take that size.
+        ValueError: There is no such model, it is none of RGB images, or it does not take that size.
 
     Example:
         >>> opened = open_exportable("lit_nano", size=(48, 64))
@@ -25,17 +26,22 @@ def open_exportable(source: str | os.PathLike[str], size: tuple[int, int] | None
         ('random', (48, 64), 1000)
     """
     opened = load_module(source)
-    if opened.task != "classify":
-        raise ValueError(f"{opened.path} was trained to {opened.task}; only classifiers can be exported.")
     if size is not None:
-        opened = replace(opened, preprocessing=replace(opened.preprocessing, size=size))
+        opened = replace(opened, preprocessing=with_size(opened.preprocessing, size))
     refuse_others(opened)
     return opened
 
 
+def with_size(preprocessing: Any, size: tuple[int, int]) -> Any:
+    """Preprocessing for another size; of a model that is shown whole images its shorter and its longest side."""
+    if hasattr(preprocessing, "stretch"):
+        return replace(preprocessing, shorter=min(size), longest=max(size))
+    return replace(preprocessing, size=size)
+
+
 @torch.inference_mode()
 def refuse_others(opened: Predictor) -> None:
-    """Refuse a model that does not turn RGB images of its size into a number for each class."""
+    """Refuse a model that does not take RGB images of its size, or does not say what it finds in them."""
     height, width = opened.preprocessing.size
     try:
         logits = opened.model(torch.zeros(1, 3, height, width))
@@ -44,6 +50,8 @@ def refuse_others(opened: Predictor) -> None:
         raise ValueError(
             f"{opened.name} does not take RGB images of {height}×{width} pixels ({reason}); give another --size."
         ) from None
+    if hasattr(opened.model, "export_outputs"):
+        return
     if not isinstance(logits, torch.Tensor) or logits.shape != (1, len(opened.classes)) or not opened.classes:
         raise ValueError(f"{opened.name} is no classifier (it gives no number for each class); it can't be exported.")
 

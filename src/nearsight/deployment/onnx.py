@@ -108,7 +108,7 @@ def own_operators() -> dict[Any, Any]:
 
     def pool_levels(levels: Any, boxes: Any, places: Any, scales: Any, side: int, samples: int) -> Any:
         channels = op.Shape(levels[0], start=1, end=2)
-        shape = op.Concat(op.Shape(boxes, start=0, end=1), channels, [side, side], axis=0)
+        shape = op.Concat(op.Shape(boxes, start=0, end=1), channels, op.Constant(value_ints=[side, side]), axis=0)
         pooled = op.ConstantOfShape(shape)
         for number, (level, scale) in enumerate(zip(levels, scales, strict=True)):
             own = op.Transpose(op.NonZero(op.Equal(places, number)))  # [k, 1]
@@ -182,6 +182,7 @@ UNREAD = {aten._assert_tensor_metadata.default, aten.promote_types.default}
 NOTHING = {aten.lift_fresh_copy.default, aten.detach.default, aten.detach_.default, aten.alias.default}
 SAME = {  # what overwrites its input, or has an unknown name, and what does the same without
     aten.__and__.Tensor: aten.bitwise_and.Tensor,
+    aten.masked_fill_.Scalar: aten.masked_fill.Scalar,
     aten.add_.Tensor: aten.add.Tensor,
     aten.relu_.default: aten.relu.default,
     aten.gelu_.default: aten.gelu.default,

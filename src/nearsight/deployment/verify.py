@@ -11,12 +11,17 @@ from numpy.typing import NDArray
 from ..data.loader import EvalImages
 from ..data.samples import BadImage, Split
 from ..data.transforms import Preprocessing
+from ..runs.bundle import Bundle
+from ..runs.postprocess import postprocess, to_prediction
 from ..runs.predictor import Predictor
 from ..runs.runtime import Runner
 from .calibration import sample
+from .program import Exportable, first_line
 
 MOST = 32  # images at each size
+MOST_DENSE = 8  # of detectors and segmenters
 BATCH = 8
+LEAST = 0.9  # fraction of predictions that have to be the same; near a threshold rounding decides
 TOLERANCE = 1e-3  # of the largest logit; float32 sums in another order differ by about 1e-6
 
 
@@ -29,7 +34,9 @@ class Agreement:
         images: How many were compared.
         max_abs: Largest difference of a logit.
         max_rel: The same as a share of the largest logit of PyTorch's.
-        top1: Share of images with the same first answer.
+        top1: Fraction of images with the same first class; of a detector the fraction of detections that both have, of
+            a segmenter the fraction of pixels with the same class.
+        score: The task's metric of the exported model and of PyTorch, where the images are annotated.
     """
 
     size: tuple[int, int]
@@ -37,11 +44,12 @@ class Agreement:
     max_abs: float
     max_rel: float
     top1: float
+    score: tuple[float, float] | None = None
 
     @property
     def is_close(self) -> bool:
         """Whether the difference is within the tolerance; not where a logit is no number."""
-        return self.max_rel <= TOLERANCE
+        return self.max_rel <= TOLERANCE and self.top1 >= LEAST
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain JSON values."""
@@ -58,6 +66,60 @@ def sizes_to_try(size: tuple[int, int], any_size: bool) -> list[tuple[int, int]]
     height, width = size
     others = [(height, width + width // 2), (height + height // 4 + 3, width + 3)]
     return [size, *(others if any_size else [])]
+
+
+def compare_dense(subject: Predictor, bundle: Bundle, runner: Runner, split: Split) -> list[Agreement]:
+    """The agreement of an exported detector or segmenter with PyTorch, on whole images in three sizes.
+
+    Images are shown as they are in use, as squares, and larger. What the graph gives is compared number by number,
+    unless the graph itself chooses detections, and then the predictions that follow from it.
+    """
+    assert bundle.fit is not None
+    least, most = bundle.fit["min_size"], bundle.fit["max_size"]
+    larger = {"min_size": least + least // 4 + 3, "max_size": most + most // 4 + 3, "stretch": False}
+    square = {"min_size": least, "max_size": most, "stretch": True}
+    fits = (bundle.fit, square, larger) if bundle.any_size else (bundle.fit,)
+    return [compare_fit(subject, replace(bundle, fit=fit), runner, sample(split, MOST_DENSE)) for fit in fits]
+
+
+@torch.inference_mode()
+def compare_fit(subject: Predictor, bundle: Bundle, runner: Runner, split: Split) -> Agreement:
+    """The agreement in one way to show images."""
+    graph, same, largest, scale = Exportable(subject.model), [], 0.0, float(np.finfo(np.float32).tiny)
+    sizes = []
+    for index in range(len(split)):
+        try:
+            image = split.read(index)
+        except BadImage:
+            continue
+        shown = bundle.normalise(bundle.show(image)[None])
+        size, about = shown.shape[-2:], (split.name(index), (image.height, image.width), bundle.labels)
+        sizes.append(size)
+        if bundle.any_batch and len(sizes) == 1:
+            shown = np.concatenate([shown, shown[..., ::-1]])
+        try:
+            outputs = runner(np.ascontiguousarray(shown))
+        except Exception as error:  # each runtime has classes of its own
+            raise ValueError(
+                f"The export was given up: it can't be run with {len(shown)} image(s) of {size[0]}×{size[1]} pixels "
+                f"({first_line(error)}); nothing was written."
+            ) from None
+        tensors = torch.from_numpy(np.ascontiguousarray(shown))
+        if bundle.postprocessing["name"] != "instances":  # there equal scores may change places
+            for name, value in graph.outputs(tensors).items():
+                largest = max(largest, float(np.abs(outputs[name] - value.numpy()).max()))
+                scale = max(scale, float(value.abs().max()))
+        answer = subject.model(tensors)
+        found = (
+            postprocess({"logits": answer.numpy()}, bundle.postprocessing, size)
+            if isinstance(answer, torch.Tensor)
+            else [{name: value.numpy() for name, value in one.items()} for one in answer]
+        )
+        mine = to_prediction(postprocess(outputs, bundle.postprocessing, size)[0], size, *about)
+        same.append(mine.agreement(to_prediction(found[0], size, *about)))
+    if not same:
+        raise ValueError(f"None of the {len(split)} images can be read.")
+    return Agreement(sizes[0], len(same), largest, largest / scale, float(np.mean(same)))
 
 
 def compare(subject: Predictor, runner: Runner, split: Split, *, any_batch: bool, any_size: bool) -> list[Agreement]:
@@ -81,7 +143,7 @@ def compare_at(subject: Predictor, runner: Runner, split: Split, size: tuple[int
     for group in batches(sample(split, MOST), input, batch, alone=True):
         theirs.append(answer(subject, group.images))
         try:
-            mine.append(np.asarray(runner(group.images), dtype=np.float32))
+            mine.append(np.asarray(runner(group.images)["logits"], dtype=np.float32))
         except Exception as error:  # each runtime has classes of its own
             reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
             raise ValueError(

@@ -55,8 +55,13 @@ class LevelAnchors(AnchorGenerator):
     def on(self, maps: Sequence[Tensor]) -> list[Tensor]:
         """The anchors of each level's map `[B, C, H, W]`: `[H * W * anchors of a place, 4]`."""
         self.set_cell_anchors(torch.float32, maps[0].device)
-        pairs: Any = [(stride, stride) for stride in self.strides]
-        return self.grid_anchors([list(level.shape[-2:]) for level in maps], pairs)
+        found = []
+        for level, stride, cell in zip(maps, self.strides, self.cell_anchors, strict=True):
+            height, width = level.shape[-2:]
+            x = (torch.arange(width, device=level.device) * stride).expand(height, width)
+            y = (torch.arange(height, device=level.device) * stride)[:, None].expand(height, width)
+            found.append((torch.stack((x, y, x, y), dim=-1).reshape(-1, 1, 4) + cell).reshape(-1, 4))
+        return found
 
     def forward(self, image_list: Any, feature_maps: list[Tensor]) -> list[Tensor]:
         """The anchors of all levels, once for each image."""

@@ -89,6 +89,10 @@ class DenseModel(nn.Module):
         maps = self.pyramid(F.pad(images, (0, wide - width, 0, tall - height)))
         return self.head.export_outputs(maps, (tall, wide), (height, width))
 
+    def postprocessing(self) -> dict[str, Any]:
+        """What is left to do with these outputs, for the description of a bundle."""
+        return self.head.postprocessing()
+
     # What a training asks of a model
 
     def no_weight_decay(self) -> set[str]:

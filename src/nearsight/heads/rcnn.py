@@ -473,7 +473,7 @@ class RcnnModule(HeadModule):
             scores = scores + points / len(self.stages)
         classes = scores.shape[1] - 1
         boxes = clipped(boxes.expand(-1, classes, -1), size).transpose(0, 1)  # [classes, n, 4]
-        scores = (scores[:, 1:] * proposed[:, None]).T * large_enough(boxes, SMALLEST)
+        scores = (scores[:, 1:] * proposed[:, None]).transpose(0, 1) * large_enough(boxes, SMALLEST)
         kept = nms_keep(boxes, scores, self.settings.nms_threshold, self.settings.score_threshold)
         best, places = most((scores * kept).flatten(), self.settings.detections)
         boxes, labels = boxes.reshape(-1, 4)[places], places // proposals.shape[0]

@@ -77,6 +77,10 @@ class Prediction:
         """Files about all images of a folder at once, by their names."""
         return {}
 
+    def agreement(self, other: Any) -> float:
+        """How much of a prediction another model's prediction for the same image repeats, from 0 to 1."""
+        raise NotImplementedError
+
     def light(self) -> "Prediction":
         """What `files_of_all` needs of this prediction: without what would fill the memory."""
         return Prediction(image=self.image, size=self.size, problem=self.problem)
@@ -138,6 +142,10 @@ class Classification(Prediction):
     def rows(self) -> list[tuple[str, ...]]:
         """One row."""
         return [(self.image, *(cell for name, value in self.top(self.listed) for cell in (name, f"{value:.6f}")))]
+
+    def agreement(self, other: "Classification") -> float:
+        """Whether the most probable class is the same."""
+        return float(self.probabilities.argmax() == other.probabilities.argmax())
 
     def draw(self, image: Image.Image) -> Image.Image:
         """The image with the names of its most probable classes."""
@@ -208,6 +216,19 @@ class Detection(Prediction):
         return [
             (self.image, one["class"], f"{one['score']:.5f}", *(f"{side:.2f}" for side in one["box"])) for one in found
         ]
+
+    def agreement(self, other: "Detection", iou: float = 0.9, score: float = 0.01) -> float:
+        """Fraction of both models' objects that the other has, too: same class, box and score, up to these limits."""
+        if not len(self) + len(other):
+            return 1.0
+        corner = np.maximum(self.boxes[:, None, :2], other.boxes[None, :, :2])
+        sides = (np.minimum(self.boxes[:, None, 2:], other.boxes[None, :, 2:]) - corner).clip(min=0)
+        shared = sides.prod(axis=2)
+        areas = [np.prod(one.boxes[:, 2:] - one.boxes[:, :2], axis=1) for one in (self, other)]
+        same = shared >= iou * (areas[0][:, None] + areas[1] - shared)
+        same &= self.labels[:, None] == other.labels
+        same &= np.abs(self.scores[:, None] - other.scores) <= score
+        return float(same.any(axis=1).sum() + same.any(axis=0).sum()) / (len(self) + len(other))
 
     def draw(self, image: Image.Image) -> Image.Image:
         """The image with boxes, masks and names."""
@@ -280,6 +301,10 @@ class Segmentation(Prediction):
         """A row for each class that occurs."""
         pairs = zip(self.classes, self.counts.tolist(), strict=True)
         return [(self.image, name, f"{count / self.labels.size:.6f}", str(count)) for name, count in pairs if count]
+
+    def agreement(self, other: "Segmentation") -> float:
+        """Fraction of pixels with the same class."""
+        return float((self.labels == other.labels).mean())
 
     def draw(self, image: Image.Image) -> Image.Image:
         """The image with the class of every pixel as a colour, and a legend."""
