@@ -19,7 +19,8 @@ from torchvision.transforms import ColorJitter, RandomResizedCrop
 from torchvision.transforms.v2 import functional as change
 
 from .image import enough_for, show_middle
-from .instances import Instances, encode_block
+from .instances import Instances
+from .restore import fit_sides, resize_image, restore_boxes, restore_masks
 
 if TYPE_CHECKING:
     from ..config.recipe import Augment, SceneAugment
@@ -203,43 +204,6 @@ def restore_classes(scores: Tensor, original: Size) -> NDArray[np.uint8]:
     return found.numpy()
 
 
-def restore_masks(masks: Tensor, shown: Size, original: Size) -> list[dict[str, Any]]:
-    """Masks `[n, H, W]` of a batch as run lengths in the original image."""
-    inside = masks[:, : shown[0], : shown[1]].numpy()
-    down, across = (bilinear(old, new) for old, new in zip(shown, original, strict=True))
-    return [restore_mask(mask, down, across) for mask in inside]
-
-
-def restore_mask(mask: NDArray[np.bool_], down: NDArray[np.float32], across: NDArray[np.float32]) -> dict[str, Any]:
-    """A mask `[h, w]` as run lengths in the original image; only the part that holds something is enlarged."""
-    size = len(down), len(across)
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    if not len(rows):
-        return encode_block(np.zeros((0, 0), dtype=bool), (0, 0), size)
-    part = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-    tall = reached(part[0], *down.shape)
-    wide = reached(part[1], *across.shape)
-    large = down[tall, part[0]] @ mask[part].astype(np.float32) @ across[wide, part[1]].T
-    return encode_block(large > 0.5, (tall.start, wide.start), size)
-
-
-def reached(part: slice, new: int, old: int) -> slice:
-    """The new pixels that some old ones have a share in, and perhaps one more on either side."""
-    first, last = math.floor((part.start - 0.5) * new / old) - 1, math.ceil((part.stop + 0.5) * new / old) + 1
-    return slice(max(0, first), min(new, last))
-
-
-def bilinear(old: int, new: int) -> NDArray[np.float32]:
-    """The matrix `[new, old]` that resizes a line of pixels: each new pixel between the two that are nearest."""
-    place = ((np.arange(new) + 0.5) * (old / new) - 0.5).clip(0, old - 1)
-    first = np.minimum(place.astype(np.int64), max(0, old - 2))
-    share = (place - first).astype(np.float32)
-    matrix = np.zeros((new, old), dtype=np.float32)
-    matrix[np.arange(new), np.minimum(first + 1, old - 1)] = share
-    matrix[np.arange(new), first] += 1 - share
-    return matrix
-
-
 @dataclass(frozen=True)
 class DensePreprocessing:
     """How an image is prepared for a detector or segmenter.
@@ -307,16 +271,13 @@ class DensePreprocessing:
         Returns:
             Arrays `boxes`, `labels`, `scores` and, for masks, run lengths `rles`.
         """
-        tall, wide = original[0] / shown[0], original[1] / shown[1]
-        boxes = answer["boxes"].detach().float().cpu().numpy() * np.array([wide, tall, wide, tall], dtype=np.float32)
-        limits = np.array([original[1], original[0]] * 2, dtype=np.float32)
         restored: dict[str, Any] = {
-            "boxes": boxes.clip(0, limits),
+            "boxes": restore_boxes(answer["boxes"].detach().float().cpu().numpy(), shown, original),
             "labels": answer["labels"].detach().cpu().numpy().astype(np.int64),
             "scores": answer["scores"].detach().float().cpu().numpy(),
         }
         if answer.get("masks") is not None:
-            restored["rles"] = restore_masks(answer["masks"].detach().cpu(), shown, original)
+            restored["rles"] = restore_masks(answer["masks"].detach().cpu().numpy(), shown, original)
         return restored
 
     def restore_map(self, scores: Tensor, shown: Size, original: Size) -> NDArray[np.uint8]:
@@ -328,23 +289,6 @@ class DensePreprocessing:
             original: Height and width of the image.
         """
         return restore_classes(scores.detach()[:, : shown[0], : shown[1]], original)
-
-
-def fit_sides(original: Size, shorter: float, longest: float) -> Size:
-    """Height and width with this shorter side, or with this longest side where it would be exceeded.
-
-    Example:
-        >>> fit_sides((4000, 3000), 512, 2048), fit_sides((100, 1000), 512, 1024)
-        ((683, 512), (102, 1024))
-    """
-    factor = min(shorter / min(original), longest / max(original))
-    return max(1, round(original[0] * factor)), max(1, round(original[1] * factor))
-
-
-def resize_image(image: Image.Image, size: Size) -> Image.Image:
-    """An image in another size, smoothed where it gets smaller."""
-    width, height = size[1], size[0]
-    return image if image.size == (width, height) else image.resize((width, height), Image.Resampling.BILINEAR)
 
 
 def resize_map(classes: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:

@@ -160,8 +160,8 @@ def to_bundle(subject: Predictor, kind: str, axes: Axes, int8: bool) -> Bundle:
         outputs = Exportable(model).outputs(torch.zeros(1, 3, *shown.size))
     known = getattr(model, "postprocessing", None)
     fit = None
-    if hasattr(shown, "stretch"):
-        fit = {"min_size": shown.shorter, "max_size": shown.most, "stretch": shown.stretch}
+    if shown.dense:
+        fit = {"min_size": shown.min_size, "max_size": shown.most, "stretch": shown.stretch}
     return Bundle(
         kind=kind,
         model=subject.name,
@@ -188,7 +188,7 @@ def check(subject: Predictor, bundle: Bundle, folder: Path, pictures: Pictures) 
     if bundle.fit is None:
         found = compare(subject, runner, pictures.measure, any_batch=bundle.any_batch, any_size=bundle.any_size)
     else:
-        found = compare_dense(subject, bundle, runner, pictures.measure)
+        found = compare_dense(subject, bundle, runner, pictures.measure, pictures.labelled)
     refuse_disagreement(found, pictures.what)
     return found
 

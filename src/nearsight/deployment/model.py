@@ -34,8 +34,8 @@ def open_exportable(source: str | os.PathLike[str], size: tuple[int, int] | None
 
 def with_size(preprocessing: Any, size: tuple[int, int]) -> Any:
     """Preprocessing for another size; of a model that is shown whole images its shorter and its longest side."""
-    if hasattr(preprocessing, "stretch"):
-        return replace(preprocessing, shorter=min(size), longest=max(size))
+    if preprocessing.dense:
+        return replace(preprocessing, min_size=min(size), max_size=max(size))
     return replace(preprocessing, size=size)
 
 

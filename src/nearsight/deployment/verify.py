@@ -15,13 +15,14 @@ from ..runs.bundle import Bundle
 from ..runs.postprocess import postprocess, to_prediction
 from ..runs.predictor import Predictor
 from ..runs.runtime import Runner
+from ..tasks import get_task
 from .calibration import sample
 from .program import Exportable, first_line
 
 MOST = 32  # images at each size
 MOST_DENSE = 8  # of detectors and segmenters
 BATCH = 8
-LEAST = 0.9  # fraction of predictions that have to be the same; near a threshold rounding decides
+LEAST = 0.5  # fraction of detections that have to be the same; among equal scores rounding decides which are kept
 TOLERANCE = 1e-3  # of the largest logit; float32 sums in another order differ by about 1e-6
 
 
@@ -49,7 +50,7 @@ class Agreement:
     @property
     def is_close(self) -> bool:
         """Whether the difference is within the tolerance; not where a logit is no number."""
-        return self.max_rel <= TOLERANCE and self.top1 >= LEAST
+        return self.max_rel <= TOLERANCE
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain JSON values."""
@@ -68,58 +69,72 @@ def sizes_to_try(size: tuple[int, int], any_size: bool) -> list[tuple[int, int]]
     return [size, *(others if any_size else [])]
 
 
-def compare_dense(subject: Predictor, bundle: Bundle, runner: Runner, split: Split) -> list[Agreement]:
+def compare_dense(subject: Predictor, bundle: Bundle, runner: Runner, split: Split, labelled: bool) -> list[Agreement]:
     """The agreement of an exported detector or segmenter with PyTorch, on whole images in three sizes.
 
     Images are shown as they are in use, as squares, and larger. What the graph gives is compared number by number,
-    unless the graph itself chooses detections, and then the predictions that follow from it.
+    unless the graph itself chooses detections; then the predictions that follow from it, and their metric.
     """
-    assert bundle.fit is not None
-    least, most = bundle.fit["min_size"], bundle.fit["max_size"]
-    larger = {"min_size": least + least // 4 + 3, "max_size": most + most // 4 + 3, "stretch": False}
-    square = {"min_size": least, "max_size": most, "stretch": True}
-    fits = (bundle.fit, square, larger) if bundle.any_size else (bundle.fit,)
-    return [compare_fit(subject, replace(bundle, fit=fit), runner, sample(split, MOST_DENSE)) for fit in fits]
+    own = subject.preprocessing
+    larger = replace(own, min_size=own.min_size * 5 // 4 + 3, max_size=own.most * 5 // 4 + 3, stretch=False)
+    ways = (own, replace(own, stretch=not own.stretch), larger) if bundle.any_size else (own,)
+    return [compare_shown(subject, bundle, runner, sample(split, MOST_DENSE), way, labelled) for way in ways]
 
 
 @torch.inference_mode()
-def compare_fit(subject: Predictor, bundle: Bundle, runner: Runner, split: Split) -> Agreement:
+def compare_shown(
+    subject: Predictor, bundle: Bundle, runner: Runner, split: Split, shown: Any, labelled: bool
+) -> Agreement:
     """The agreement in one way to show images."""
-    graph, same, largest, scale = Exportable(subject.model), [], 0.0, float(np.finfo(np.float32).tiny)
-    sizes = []
-    for index in range(len(split)):
-        try:
-            image = split.read(index)
-        except BadImage:
+    task, graph, device = get_task(subject.task), Exportable(subject.model), torch.device("cpu")
+    loader = (task.eval_loader if labelled else task.image_loader)(split, shown, 1, 0)
+    meters = task.meter(len(subject.classes)), task.meter(len(subject.classes))
+    chosen = bundle.postprocessing["name"] == "instances"  # by the graph, so that equal scores may change places
+    same, largest, scale = [], 0.0, float(np.finfo(np.float32).tiny)
+    sizes: list[tuple[int, int]] = []
+    for batch in loader:
+        if not len(batch.indices):
             continue
-        shown = bundle.normalise(bundle.show(image)[None])
-        size, about = shown.shape[-2:], (split.name(index), (image.height, image.width), bundle.labels)
-        sizes.append(size)
-        if bundle.any_batch and len(sizes) == 1:
-            shown = np.concatenate([shown, shown[..., ::-1]])
+        height, width = batch.sizes[0].tolist()
+        images = bundle.normalise(batch.images[..., :height, :width].numpy())
+        if bundle.any_batch and not sizes:  # the first one beside its mirror image
+            images = np.concatenate([images, images[..., ::-1]])
+        sizes.append((height, width))
         try:
-            outputs = runner(np.ascontiguousarray(shown))
+            outputs = runner(images)
         except Exception as error:  # each runtime has classes of its own
             raise ValueError(
-                f"The export was given up: it can't be run with {len(shown)} image(s) of {size[0]}×{size[1]} pixels "
+                f"The export was given up: it can't be run with {len(images)} image(s) of {height}×{width} pixels "
                 f"({first_line(error)}); nothing was written."
             ) from None
-        tensors = torch.from_numpy(np.ascontiguousarray(shown))
-        if bundle.postprocessing["name"] != "instances":  # there equal scores may change places
-            for name, value in graph.outputs(tensors).items():
+        for name, value in graph.outputs(torch.from_numpy(images)).items():
+            if name == "scores" or not chosen:
                 largest = max(largest, float(np.abs(outputs[name] - value.numpy()).max()))
                 scale = max(scale, float(value.abs().max()))
-        answer = subject.model(tensors)
-        found = (
-            postprocess({"logits": answer.numpy()}, bundle.postprocessing, size)
-            if isinstance(answer, torch.Tensor)
-            else [{name: value.numpy() for name, value in one.items()} for one in answer]
-        )
-        mine = to_prediction(postprocess(outputs, bundle.postprocessing, size)[0], size, *about)
-        same.append(mine.agreement(to_prediction(found[0], size, *about)))
+        found = postprocess(outputs, bundle.postprocessing, (height, width))[0]
+        original = (int(batch.originals[0, 0]), int(batch.originals[0, 1]))
+        mine = to_prediction(found, (height, width), batch.names[0], original, bundle.labels)
+        (theirs,) = task.predict(subject.model, batch, shown, device, subject.classes)
+        same.append(mine.agreement(theirs))
+        if labelled:
+            for meter, prediction in zip(meters, (mine, theirs), strict=True):
+                meter.add(batch, [prediction])
     if not same:
         raise ValueError(f"None of the {len(split)} images can be read.")
-    return Agreement(sizes[0], len(same), largest, largest / scale, float(np.mean(same)))
+    if chosen and np.mean(same) < LEAST:
+        raise ValueError(
+            f"The export was given up: of its detections {100 * np.mean(same):.0f} % are those of PyTorch, and at "
+            f"least {100 * LEAST:.0f} % have to be; nothing was written."
+        )
+    scores = [meter.metrics().values()[task.metric.key] for meter in meters] if labelled else None
+    return Agreement(
+        sizes[0],
+        len(same),
+        largest,
+        largest / scale,
+        float(np.mean(same)),
+        (scores[0], scores[1]) if scores else None,
+    )
 
 
 def compare(subject: Predictor, runner: Runner, split: Split, *, any_batch: bool, any_size: bool) -> list[Agreement]:

@@ -56,7 +56,7 @@ class HeadModule(nn.Module):
         raise NotImplementedError
 
     def postprocessing(self) -> dict[str, Any]:
-        """What is left to do with the outputs: the name of a function of `deployment.postprocess`, and its settings."""
+        """What is left to do with the outputs: the name of a function of `runs.postprocess`, and its settings."""
         raise NotImplementedError
 
 

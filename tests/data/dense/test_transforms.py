@@ -10,7 +10,8 @@ from nearsight.config.recipe import SceneAugment
 from nearsight.data import open_data
 from nearsight.data.instances import Instances, encode_masks
 from nearsight.data.loader import read_sample, seed_draws
-from nearsight.data.transforms import DenseAugmentation, DensePreprocessing, fit_sides, resize_map
+from nearsight.data.restore import fit_sides
+from nearsight.data.transforms import DenseAugmentation, DensePreprocessing, resize_map
 
 SETTINGS = {
     "sizes": SceneAugment(sides=(96, 160, 250), flip=0.5, flip_vertical=0.5),
@@ -189,9 +190,9 @@ def test_masks_are_enlarged_as_torch_does_it(original: tuple[int, int]) -> None:
     masks[2] = False
     large = torch.nn.functional.interpolate(masks[None, :, :24, :40].float(), size=original, mode="bilinear")[0]
     from nearsight.data.instances import decode_masks
-    from nearsight.data.transforms import restore_masks
+    from nearsight.data.restore import restore_masks
 
-    found = decode_masks(restore_masks(masks, (24, 40), original), original)
+    found = decode_masks(restore_masks(masks.numpy(), (24, 40), original), original)
     differs = found != (large > 0.5).numpy()
     assert not differs[(large - 0.5).abs().numpy() > 1e-5].any()
 
