@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from . import explanation, models, parts
     from .benchmarking.measure import bench
     from .checkpoints import convert, load_official
-    from .checkpoints.save import save
     from .comparison.compare import compare
     from .data import open_data
     from .deployment.export import export
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from .lattice import Grid
     from .models.fold import fold
     from .retrofit.localize import localize
-    from .runs.predictor import load
+    from .runs.predictor import load, save
     from .training import load_recipe, run_training
     from .training.train import train
 
@@ -76,7 +75,7 @@ _HOME = {
     "open_data": "data",
     "run_training": "training",
     "probe": "explanation.probing",
-    "save": "checkpoints.save",
+    "save": "runs.predictor",
     "score": "explanation.faithfulness",
     "train": "training.train",
 }

@@ -98,12 +98,13 @@ def _create_from_file(
     num_classes: int | None,
     options: dict[str, Any],
 ) -> nn.Module:
-    from .checkpoints import load_converted
+    from .checkpoints import load_model
     from .checkpoints.format import read_description
 
     path = Path(path)
-    held = read_description(path)["name"]
+    description = read_description(path)
+    held = description["name"]
     if name is not None and held != name:
         other = held or "a model without a registered name"
         raise ValueError(f"{path} holds the weights of {other}, not of {name}; leave the name out.")
-    return load_converted(path, num_classes=num_classes, img_size=img_size, in_chans=in_chans, **options)
+    return load_model(path, description, num_classes=num_classes, img_size=img_size, in_chans=in_chans, **options)

@@ -15,11 +15,11 @@ from PIL import Image
 from nearsight.app.cache import Recent
 from nearsight.app.panels import METHODS, Wish, draw_tiles
 from nearsight.app.session import Choice, Desk, offered
+from nearsight.checkpoints import save_model
 from nearsight.data.transforms import DensePreprocessing
 from nearsight.explanation import attention, receptive_field
 from nearsight.explanation.figures import VEIL, limits
 from nearsight.heads import DenseModel, DenseSpec, LinearHead
-from nearsight.heads.saved import save_dense
 from nearsight.models import MODELS
 
 ALL = tuple(name for name in METHODS if name != "Grad-CAM")
@@ -101,7 +101,7 @@ def test_a_segmenter_shows_what_it_found_and_why(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = DenseModel(DenseSpec(MODELS["swin_nano"], LinearHead()), 3, masks=False)
     about = {"task": "segment", "classes": ["sky", "sea", "sand"], "input": asdict(DensePreprocessing(48))}
-    save_dense(model, tmp_path / "model.safetensors", name="swin_nano", trained=about)
+    save_model(model, tmp_path / "model.safetensors", name="swin_nano", trained=about)
     Image.new("RGB", (120, 60), "navy").save(tmp_path / "long.png")
     desk = Desk([str(tmp_path)])
     choice = desk.click(Choice(desk.take(tmp_path / "long.png"), first=str(tmp_path)), 10, 20)

@@ -8,19 +8,20 @@ import timm
 import torch
 from torch import nn
 
+from nearsight.checkpoints import load_model, save_model
 from nearsight.checkpoints.safe import WeightFileError
-from nearsight.checkpoints.timm import fit_stem, load_foreign, load_into, save_foreign
+from nearsight.checkpoints.timm import fit_stem, load_into
 
 
 def write(model: nn.Module, path: Path, **options: object) -> Path:
-    return save_foreign(model, path / "m.safetensors", name="resnet10t", options=options, img_size=(32, 32))
+    return save_model(model, path / "m.safetensors", name="resnet10t", timm_options=options, img_size=(32, 32))
 
 
 def test_a_model_comes_back_bit_by_bit(tmp_path: Path) -> None:
     model = timm.create_model("resnet10t", num_classes=3, drop_rate=0.2)
     steps = fit_stem(model, 32)
     path = write(model, tmp_path, drop_rate=0.2, stem_stride=steps)
-    again = load_foreign(path)
+    again = load_model(path)
     assert not again.training and again.drop_rate == 0.2
     assert all(torch.equal(value, again.state_dict()[key]) for key, value in model.state_dict().items())
     images = torch.randn(2, 3, 32, 32)
@@ -30,7 +31,7 @@ def test_a_model_comes_back_bit_by_bit(tmp_path: Path) -> None:
 
 def test_other_classes_get_a_fresh_head_and_nothing_else(tmp_path: Path) -> None:
     model = timm.create_model("resnet10t", num_classes=3)
-    other = load_foreign(write(model, tmp_path), num_classes=5)
+    other = load_model(write(model, tmp_path), num_classes=5)
     same = {key for key, value in model.state_dict().items() if torch.equal(value, other.state_dict()[key])}
     assert model.state_dict().keys() - same == {"fc.weight", "fc.bias"}
 

@@ -8,7 +8,7 @@ import torch
 from recorded import Recorded
 from torch import nn
 
-from nearsight.checkpoints import WeightFileError, convert, load_converted, load_official, save_model
+from nearsight.checkpoints import WeightFileError, convert, load_model, load_official, save_model
 from nearsight.models import MODELS, Backbone
 
 
@@ -23,7 +23,7 @@ def test_a_converted_release_answers_like_the_release(name: str, tmp_path: Path)
     torch.save(recorded.state(), tmp_path / "released.pth")
     path = convert(tmp_path / "released.pth", tmp_path / "ours.safetensors", **recorded.options())
     assert json.loads(path.with_suffix(".json").read_text())["origin"]["file"] == "released.pth"
-    model = load_converted(path)
+    model = load_model(path)
     with torch.inference_mode():
         outputs = model(recorded.images())
         direct = load_official(tmp_path / "released.pth", **recorded.options())(recorded.images())
@@ -35,7 +35,7 @@ def test_a_converted_release_answers_like_the_release(name: str, tmp_path: Path)
 def test_a_saved_model_opens_with_the_same_answers(name: str, tmp_path: Path):
     model = small(name)
     images = torch.randn(2, 3, 32, 32)
-    again = load_converted(save_model(model, tmp_path / "model.safetensors"))
+    again = load_model(save_model(model, tmp_path / "model.safetensors"))
     assert again.spec == model.spec
     assert torch.equal(again(images), model(images))
 
@@ -43,7 +43,7 @@ def test_a_saved_model_opens_with_the_same_answers(name: str, tmp_path: Path):
 def test_another_number_of_classes_gets_a_fresh_head_on_the_same_features(tmp_path: Path):
     model = small()
     path = save_model(model, tmp_path / "model.safetensors")
-    other = load_converted(path, num_classes=3)
+    other = load_model(path, num_classes=3)
     images = torch.randn(2, 3, 32, 32)
     assert other(images).shape == (2, 3)
     assert torch.equal(other.forward_features(images), model.forward_features(images))
@@ -53,14 +53,14 @@ def test_grey_images_answer_like_grey_pictures_in_colour(tmp_path: Path):
     model = small("deit_nano")
     path = save_model(model, tmp_path / "model.safetensors")
     grey = torch.randn(2, 1, 32, 32)
-    other = load_converted(path, in_chans=1)
+    other = load_model(path, in_chans=1)
     torch.testing.assert_close(other(grey), model(grey.expand(-1, 3, -1, -1)), rtol=1e-4, atol=1e-5)
 
 
 def test_another_image_size_answers_like_the_running_model_on_that_size(tmp_path: Path):
     model = small("deit_nano")
     path = save_model(model, tmp_path / "model.safetensors")
-    larger = load_converted(path, img_size=48)
+    larger = load_model(path, img_size=48)
     images = torch.randn(2, 3, 48, 48)
     torch.testing.assert_close(larger(images), model(images), rtol=1e-4, atol=1e-5)
 
@@ -74,20 +74,20 @@ def test_bad_files_get_a_sentence(tmp_path: Path):
     path = save_model(small(), tmp_path / "model.safetensors")
     description = json.loads(path.with_suffix(".json").read_text())
     with pytest.raises(WeightFileError, match="is not a file"):
-        load_converted(tmp_path / "absent.safetensors")
+        load_model(tmp_path / "absent.safetensors")
 
     description["spec"]["type"] = "Popen"
     path.with_suffix(".json").write_text(json.dumps(description))
     with pytest.raises(ValueError, match="names the type 'Popen', which Nearsight does not have"):
-        load_converted(path)
+        load_model(path)
 
     path.with_suffix(".json").write_text("{")
     with pytest.raises(WeightFileError, match="not whole JSON"):
-        load_converted(path)
+        load_model(path)
 
     path.with_suffix(".json").unlink()
     with pytest.raises(WeightFileError, match=r"model\.json is missing"):
-        load_converted(path)
+        load_model(path)
 
 
 def test_other_targets_and_models_are_refused(tmp_path: Path):

@@ -9,12 +9,12 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from nearsight.checkpoints import save_model
 from nearsight.cli.shell import app
 from nearsight.data.transforms import DensePreprocessing
 from nearsight.explanation.faithfulness import score
 from nearsight.explanation.methods import explain
 from nearsight.heads import DenseModel, DenseSpec, LinearHead, Retina
-from nearsight.heads.saved import save_dense
 from nearsight.models import MODELS
 from nearsight.runs.predictor import load_module
 
@@ -30,7 +30,7 @@ def write_run(folder: Path, backbone: str, head: object, task: str, classes: tup
                 parameter.mul_(8.0)  # so that more than one class is found
     about = {"task": task, "classes": list(classes), "input": asdict(DensePreprocessing(40)), "threshold": 0.0}
     folder.mkdir()
-    save_dense(model, folder / "model.safetensors", name=backbone, trained=about)
+    save_model(model, folder / "model.safetensors", name=backbone, trained=about)
     return folder
 
 

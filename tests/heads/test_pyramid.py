@@ -8,7 +8,7 @@ import timm
 import torch
 from torch import nn
 
-from nearsight.checkpoints import load_official
+from nearsight.checkpoints import load_backbone, load_official
 from nearsight.heads import DenseModel, DenseSpec, MaskRcnn, TimmBackbone, make_pyramid
 from nearsight.heads.fpn import Fpn
 from nearsight.heads.pyramid import Levels, released_norms
@@ -110,7 +110,7 @@ def test_a_released_detector_s_backbone_gives_the_released_maps(name: str, tmp_p
     torch.save({"state_dict": recorded.state()}, tmp_path / "released.pth")
     spec = load_official(tmp_path / "released.pth", **recorded.options()).spec
     model = DenseModel(DenseSpec(spec, MaskRcnn(channels=8, hidden=8)), num_classes=2).eval()
-    sentence = model.load_backbone(tmp_path / "released.pth")
+    sentence = load_backbone(model, tmp_path / "released.pth")
     assert "left out there: nothing" in sentence and sentence.endswith("new here: the head.")
     with torch.inference_mode():
         maps = model.pyramid(recorded.images())

@@ -8,11 +8,9 @@ import torch
 from drawn import SMALL
 
 from nearsight import create_model
-from nearsight.checkpoints.format import save_model
-from nearsight.checkpoints.timm import save_foreign
+from nearsight.checkpoints import load_backbone, load_model, save_model
 from nearsight.config.recipe import Optimizer
 from nearsight.heads import DenseModel, DenseSpec, LinearHead, TimmBackbone, from_json, to_json
-from nearsight.heads.saved import load_dense, save_dense
 from nearsight.models import MODELS
 from nearsight.training.optim import parameter_groups
 
@@ -20,7 +18,7 @@ from nearsight.training.optim import parameter_groups
 @pytest.mark.parametrize("head", SMALL)
 def test_a_saved_model_comes_back(head: str, tmp_path: Path) -> None:
     model = DenseModel(DenseSpec(MODELS["dwnet_nano"], SMALL[head]), 4, masks=False)
-    again = load_dense(save_dense(model, tmp_path / "model.safetensors", name="dwnet_nano"))
+    again = load_model(save_model(model, tmp_path / "model.safetensors", name="dwnet_nano"))
     assert (again.spec, again.num_classes, again.masks) == (model.spec, 4, False)
     assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in model.state_dict().items())
 
@@ -35,7 +33,7 @@ def test_a_backbone_comes_from_a_classifier_of_another_size(name: str, tmp_path:
     classifier = create_model(name, num_classes=3, img_size=32).eval()
     save_model(classifier, tmp_path / "model.safetensors")
     model = DenseModel(DenseSpec(replace(MODELS[name], img_size=64), LinearHead()), 2).eval()
-    sentence = model.load_backbone(tmp_path)
+    sentence = load_backbone(model, tmp_path)
     assert "left out there: head" in sentence and "the head." in sentence
     images = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
@@ -52,7 +50,7 @@ def test_a_class_token_that_joins_late_stays_behind(tmp_path: Path) -> None:
     classifier = create_model("lit_tiny", num_classes=3, img_size=64).eval()
     save_model(classifier, tmp_path / "model.safetensors")
     model = DenseModel(DenseSpec(replace(MODELS["lit_tiny"], img_size=64), LinearHead()), 2).eval()
-    assert "left out there: head, norm, stages;" in model.load_backbone(tmp_path)
+    assert "left out there: head, norm, stages;" in load_backbone(model, tmp_path)
     ours, theirs = (one.stages[3].position.table for one in (model.pyramid.backbone, classifier))
     assert torch.equal(ours, theirs[:, 1:])
     assert not any("aux_tokens" in name for name, _ in model.named_parameters())
@@ -60,9 +58,9 @@ def test_a_class_token_that_joins_late_stays_behind(tmp_path: Path) -> None:
 
 def test_a_backbone_comes_from_another_dense_model(tmp_path: Path) -> None:
     first = DenseModel(DenseSpec(MODELS["deit_nano"], SMALL["semantic-fpn"]), 2)
-    save_dense(first, tmp_path / "model.safetensors", name="deit_nano")
+    save_model(first, tmp_path / "model.safetensors", name="deit_nano")
     second = DenseModel(DenseSpec(replace(MODELS["deit_nano"], img_size=48), SMALL["mask-rcnn"]), 5)
-    sentence = second.load_backbone(tmp_path)
+    sentence = load_backbone(second, tmp_path)
     assert "left out there: nothing" in sentence
     ours, theirs = second.pyramid.backbone.state_dict(), first.pyramid.backbone.state_dict()
     same = [name for name in ours if ours[name].shape == theirs[name].shape]
@@ -76,9 +74,9 @@ def test_a_backbone_comes_from_a_classifier_of_timm(name: str, options: dict, tm
     import timm
 
     classifier = timm.create_model(name, num_classes=3, **options).eval()
-    save_foreign(classifier, tmp_path / "model.safetensors", name=name, options=options, img_size=(64, 64))
+    save_model(classifier, tmp_path / "model.safetensors", name=name, timm_options=options, img_size=(64, 64))
     model = DenseModel(DenseSpec(TimmBackbone(name, tuple(options.items())), LinearHead()), 2).eval()
-    assert "left out there:" in model.load_backbone(tmp_path)
+    assert "left out there:" in load_backbone(model, tmp_path)
     images = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
         theirs = classifier.forward_intermediates(images, intermediates_only=True)[-1]
@@ -89,11 +87,11 @@ def test_weights_of_another_model_are_refused_in_one_sentence(tmp_path: Path) ->
     save_model(create_model("lit_nano", num_classes=3), tmp_path / "lit.safetensors")
     model = DenseModel(DenseSpec(MODELS["dwnet_nano"], LinearHead()), 2)
     with pytest.raises(ValueError, match="does not fit this backbone"):
-        model.load_backbone(tmp_path / "lit.safetensors")
+        load_backbone(model, tmp_path / "lit.safetensors")
     with pytest.raises(ValueError, match="There are no weights at"):
-        model.load_backbone(tmp_path / "absent")
+        load_backbone(model, tmp_path / "absent")
     with pytest.raises(ValueError, match="holds the weights of lit_nano, not of resnet18"):
-        DenseModel(DenseSpec(TimmBackbone("resnet18"), LinearHead()), 2).load_backbone(tmp_path / "lit.safetensors")
+        load_backbone(DenseModel(DenseSpec(TimmBackbone("resnet18"), LinearHead()), 2), tmp_path / "lit.safetensors")
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,14 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     return tensors
 
 
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of our own file, under their names."""
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise WeightFileError(f"{path} is not a whole safetensors file ({error}).") from None
+
+
 @contextmanager
 def sentences(path: Path) -> Iterator[None]:
     """Turn what `torch.load` raises into one sentence about the file."""

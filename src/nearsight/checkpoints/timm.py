@@ -1,75 +1,34 @@
-"""Models of timm in our format: safetensors, and beside them a JSON file with timm's name and options."""
+"""Weights for models of timm, and stems that suit small images."""
 
-import json
-from collections.abc import Mapping
+import sys
 from pathlib import Path
-from typing import Any
 
-import timm
-from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
-from ..atomic import write_whole
-from ..retrofit import localized_of, rebuild_localized
-from .format import FORMAT, read_description, read_safetensors
-from .safe import WeightFileError, read_tensors
-
-
-def save_foreign(
-    model: nn.Module,
-    path: Path,
-    *,
-    name: str,
-    options: Mapping[str, Any],
-    img_size: tuple[int, int],
-    trained: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write a model of timm so that `load_foreign` builds it again; both files appear complete or not at all."""
-    done = localized_of(model)
-    description = {
-        "format": FORMAT,
-        "version": 1,
-        "name": name,
-        "timm": dict(options),
-        "num_classes": model.num_classes,
-        "in_chans": 3,
-        "img_size": list(img_size),
-        "localized": done.as_json() if done else None,
-        "trained": dict(trained or {}),
-    }
-    tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
-    write_whole(path.with_suffix(".json"), json.dumps(description, indent=1).encode())
-    write_whole(path, save(tensors, {"format": "pt"}))
-    return path
-
-
-def load_foreign(path: Path, *, num_classes: int | None = None, options: Mapping[str, Any] | None = None) -> nn.Module:
-    """Build a model of timm from `path` (safetensors) and the JSON file beside it.
-
-    Args:
-        path: File of the weights.
-        num_classes: Another number of classes gets a fresh head.
-        options: What timm's `create_model` is given, instead of what the file says.
-    """
-    description = read_description(path)
-    settings = dict(description["timm"] if options is None else options)
-    stride = settings.pop("stem_stride", 0)
-    classes = description["num_classes"] if num_classes is None else num_classes
-    try:
-        model = timm.create_model(description["name"], num_classes=classes, **settings)
-    except TypeError as error:
-        raise ValueError(f"timm's {description['name']} does not take these options ({error}).") from None
-    soften_stem(model, stride)
-    if (localized := description.get("localized")) is not None:
-        model = rebuild_localized(model, localized)
-    return load_into(model, path).eval()
+from .safe import WeightFileError, read_safetensors, read_tensors
 
 
 def load_into(model: nn.Module, path: Path, *, fresh_head: bool = True) -> nn.Module:
-    """Load weights into a model of timm; a head for another number of classes stays fresh, where that is wanted."""
+    """Load the weights of a file into a model of timm; a head for another number of classes stays fresh, if wanted."""
     tensors = read_safetensors(path) if path.suffix == ".safetensors" else read_tensors(path)
+    return fill(model, tensors, path, fresh_head=fresh_head)
+
+
+def fill(model: nn.Module, tensors: dict[str, Tensor], path: Path, *, fresh_head: bool = True) -> nn.Module:
+    """Load tensors into a model of timm; positions and relative tables for another image size are resized by timm.
+
+    Args:
+        model: It is changed.
+        tensors: By the model's names.
+        path: File that they come from, for errors.
+        fresh_head: Whether a head for another number of classes stays fresh; else it is refused.
+
+    Raises:
+        WeightFileError: The tensors are those of another model.
+    """
     own = model.state_dict()
     heads = classifier_names(model) if fresh_head else ()
+    tensors = dict(tensors)
     for name in [name for name in tensors if name.rpartition(".")[0] in heads]:
         if name in own and own[name].shape != tensors[name].shape:
             tensors[name] = own[name]
@@ -79,11 +38,26 @@ def load_into(model: nn.Module, path: Path, *, fresh_head: bool = True) -> nn.Mo
             f"{path} does not fit the model: {len(missing)} tensors are missing and {len(unknown)} unknown "
             f"(such as {sorted(missing | unknown)[0]})."
         )
+    if [name for name in own if own[name].shape != tensors[name].shape]:
+        tensors = resized_by_timm(model, tensors, own)
     if wrong := [name for name in sorted(own) if own[name].shape != tensors[name].shape]:
         shapes = f"{tuple(tensors[wrong[0]].shape)} instead of {tuple(own[wrong[0]].shape)}"
         raise WeightFileError(f"{path} does not fit the model: {wrong[0]} has the shape {shapes}.")
     model.load_state_dict(tensors)
     return model
+
+
+def resized_by_timm(model: nn.Module, tensors: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, those of other shapes as the filter of the model's own file in timm resizes them."""
+    resize = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    if resize is None:
+        return tensors
+    try:
+        changed = resize(dict(tensors), model)
+    except (RuntimeError, KeyError, IndexError, ValueError, AssertionError, TypeError):  # tensors of another model
+        return tensors
+    fitting = {name: value for name, value in changed.items() if name in own and own[name].shape == value.shape}
+    return tensors | {name: fitting[name] for name in fitting if tensors[name].shape != own[name].shape}
 
 
 def classifier_names(model: nn.Module) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ def convert(
     trained_window: Annotated[
         int | None, typer.Option(help="Swin v2: window before fine-tuning with a larger.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over files that Nearsight did not write.")] = False,
 ) -> None:
     """Convert a released checkpoint to a safetensors file that knows its model."""
     from ..checkpoints import convert as convert_file
@@ -29,6 +30,7 @@ def convert(
         channel_attention=channel_attention,
         heads=heads,
         trained_window=trained_window,
+        force=force,
     )
     about = read_description(written)
     print(

@@ -95,8 +95,6 @@ def own_operators() -> dict[Any, Any]:
     """How the operators of `heads.graph` are said in ONNX."""
     import onnxscript
 
-    from ..heads import graph  # noqa: F401 (registers the operators)
-
     op: Any = onnxscript.opset20
 
     def nms_keep(boxes: Any, scores: Any, iou: float, least: float) -> Any:

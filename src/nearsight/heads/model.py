@@ -1,8 +1,6 @@
 """From spec to model: a backbone as a pyramid, and a head on its maps."""
 
 from collections.abc import Sequence
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
@@ -120,12 +118,6 @@ class DenseModel(nn.Module):
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Trade time for memory in training: keep only what stands between the backbone's blocks."""
         self._backbone()[0].set_grad_checkpointing(enable)
-
-    def load_backbone(self, path: str | PathLike[str]) -> str:
-        """Take the backbone's weights from a classifier, a detector or a segmenter: see `weights.load_backbone`."""
-        from .weights import load_backbone
-
-        return load_backbone(self, Path(path))
 
     def _backbone(self) -> tuple[Any, str]:
         """The backbone, without timm's wrapper around it, and the prefix of its parameters."""

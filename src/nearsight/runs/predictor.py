@@ -270,11 +270,11 @@ def numbered(count: int) -> tuple[str, ...]:
 
 def load_weights(file: Path, img_size: int | None = None) -> Predictor:
     """The model of a weight file, with its classes where it was trained by Nearsight."""
-    from ..checkpoints.format import name_in, read_description
+    from ..checkpoints.format import load_model, name_in, read_description
     from ..tasks.build import preprocessing_of
 
     description = read_description(file)
-    model = read_model(file, description, img_size)
+    model = load_model(file, description, img_size=img_size)
     name = name_in(description) or "model"
     about = description.get("trained")
     if not about:
@@ -285,19 +285,6 @@ def load_weights(file: Path, img_size: int | None = None) -> Predictor:
         preprocessing = replace(preprocessing, size=(img_size, img_size))
     settings = {key: value for key, value in about.items() if key not in ("task", "classes", "input")}
     return Predictor(model, name, about["task"], tuple(about["classes"]), preprocessing, file, "trained", settings)
-
-
-def read_model(file: Path, description: dict[str, Any], img_size: int | None = None) -> "nn.Module":
-    """The model of a weight file in evaluation mode."""
-    from ..checkpoints.format import load_converted
-    from ..checkpoints.timm import load_foreign
-    from ..heads.saved import load_dense
-
-    if description.get("dense") is not None:
-        return load_dense(file)
-    if description.get("timm") is not None:
-        return load_foreign(file)
-    return load_converted(file, img_size=img_size)
 
 
 def load_module(source: str | os.PathLike[str] | Predictor, seed: int = 0) -> Predictor:
@@ -329,18 +316,55 @@ def save_trained(
 ) -> Path:
     """Write a model with its task, its classes, its preprocessing, and settings such as a detector's threshold."""
     from ..checkpoints.format import save_model
-    from ..checkpoints.timm import save_foreign
 
     about: dict[str, Any] = {"task": task, "classes": list(classes), "input": asdict(built.preprocessing)}
     about |= settings or {}
-    if built.preprocessing.dense:
-        from ..heads.saved import save_dense
+    origin = {} if built.timm_options is not None else {"model": built.name}
+    size = getattr(built.preprocessing, "size", None)
+    return save_model(built.model, path, origin, about, name=built.name, timm_options=built.timm_options, img_size=size)
 
-        return save_dense(built.model, path, name=built.name, trained=about)  # type: ignore[arg-type]
-    if built.timm_options is None:
-        return save_model(built.model, path, {"model": built.name}, trained=about)
-    size = built.preprocessing.size
-    return save_foreign(built.model, path, name=built.name, options=built.timm_options, img_size=size, trained=about)
+
+def save(model: "nn.Module | Predictor", path: str | os.PathLike[str], *, force: bool = False, **options: Any) -> Path:
+    """Write a model of ours or of timm, localized or not, as safetensors with a JSON file beside it.
+
+    `nearsight.load` opens it again. Nothing is pickled.
+
+    Args:
+        model: The model, or a predictor, whose classes and preprocessing are written with it.
+        path: File to write, ending in `.safetensors`.
+        force: Whether files that Nearsight did not write may be replaced.
+        **options: Of a model of timm: what `timm.create_model` was given beside its name, the number of classes and the
+            image size.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: timm's model can't be built again from its name and the options, or a file is in the way.
+
+    Example:
+        >>> import nearsight, tempfile, timm, torch
+        >>> model = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=4).eval()
+        >>> local = nearsight.localize(model, ffn="localvit", layers="low")
+        >>> file = save(local, Path(tempfile.mkdtemp()) / "local.safetensors")
+        >>> images = torch.randn(1, 3, 32, 32)
+        >>> torch.equal(load(file).model(images), local(images))
+        True
+    """
+    from ..checkpoints.format import check_target, read_description, save_any
+
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise ValueError(f"{path} does not end in .safetensors; that is the format that save writes.")
+    check_target(path, force=force)
+    if not isinstance(model, Predictor):
+        return save_any(model, path, options)
+    if isinstance(model.preprocessing, Bundle):
+        raise ValueError(f"{model.path} is a bundle, which can't be saved as weights; copy its folder.")
+    if model.path is not None and not options:
+        options = read_description(model.path)["timm"] or {}
+    about = {"task": model.task, "classes": list(model.classes), "input": asdict(model.preprocessing), **model.settings}
+    return save_any(model.model, path, options, model.name, about if model.weights == "trained" else None)
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:

@@ -46,7 +46,6 @@ def open_program(file: Path) -> nn.Module:
         BundleError: The file holds what could run code, or is none that Nearsight wrote.
     """
     look_through(file)
-    from ..heads import graph  # noqa: F401 (registers the operators of detectors)
 
     return torch.export.load(file).module(check_guards=False)
 

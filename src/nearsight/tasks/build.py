@@ -10,8 +10,8 @@ import timm
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import nn
 
-from ..checkpoints.format import name_in, read_description
-from ..checkpoints.timm import fit_stem, load_foreign, load_into
+from ..checkpoints.format import load_model, name_in, read_description
+from ..checkpoints.timm import fit_stem, load_into
 from ..config.recipe import ModelChoice
 from ..data.transforms import Preprocessing
 from ..factory import create_model
@@ -96,16 +96,12 @@ def held_name(choice: ModelChoice, weights: Path) -> str | None:
 
 def build_foreign(choice: ModelChoice, classes: int, weights: Path, description: dict[str, Any]) -> Built:
     """A model of timm from a former run."""
-    size = description["timm"].get("img_size")
-    if size is not None and choice.img_size not in (None, size):
-        raise ValueError(
-            f"{weights} holds a {description['name']} for images of {size} pixels; leave model.img_size out, or give "
-            f"{size}."
-        )
     if choice.patch_size is not None:
         raise ValueError(f"{weights} holds a {description['name']}, whose patch size is its own; leave it out.")
     options = description["timm"] | timm_options(choice)
-    model = load_foreign(weights, num_classes=classes, options=options)
+    if choice.img_size is not None and "img_size" in options:
+        options["img_size"] = choice.img_size
+    model = load_model(weights, description, num_classes=classes, **options)
     return Built(
         model, description["name"], options, preprocessing_of(model, choice.img_size or description["img_size"])
     )

@@ -18,7 +18,8 @@ from PIL import Image, ImageDraw
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-from ..checkpoints.format import name_in, read_description
+from ..checkpoints import load_backbone
+from ..checkpoints.format import load_model, name_in, read_description
 from ..config.files import parse
 from ..config.recipe import ModelChoice, Recipe
 from ..console import percent
@@ -28,7 +29,6 @@ from ..data.sizes import Sizes, choose_side, measure_sizes
 from ..data.transforms import DenseAugmentation, DensePreprocessing
 from ..heads import HEADS, DenseModel, DenseSpec, TimmBackbone
 from ..heads.pyramid import octave
-from ..heads.saved import load_dense
 from ..models import MODELS
 from ..models.options import apply_options
 from ..models.spec import BackboneSpec, spec_from_json
@@ -187,8 +187,9 @@ def build_dense(recipe: Recipe, classes: int, masks: bool) -> Built:
     choice, scene = recipe.model, recipe.scene
     weights = weights_file(choice.weights)
     description = read_description(weights) if weights is not None else None
-    if weights is not None and description is not None and "dense" in description:
-        former = load_dense(weights)
+    if weights is not None and description is not None and description["dense"] is not None:
+        former = load_model(weights, description)
+        assert isinstance(former, DenseModel)
         if former.task != recipe.task:
             raise ValueError(f"{weights} was trained to {former.task}, not to {recipe.task}; give other weights.")
         if former.num_classes == classes and former.masks == (masks and former.spec.head.finds_masks):
@@ -201,7 +202,7 @@ def build_dense(recipe: Recipe, classes: int, masks: bool) -> Built:
         backbone, name = backbone_of(choice, description)
         model = DenseModel(DenseSpec(backbone, head_of(choice, recipe.task)), classes, masks)
         if weights is not None:
-            model.load_backbone(weights)
+            load_backbone(model, weights)
     assert scene.shorter is not None
     mean, std = normalisation(model)
     preprocessing = DensePreprocessing(

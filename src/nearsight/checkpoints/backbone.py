@@ -8,18 +8,18 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from ..checkpoints import load_official
-from ..checkpoints.format import load_converted, read_description, read_safetensors
-from ..checkpoints.safe import WeightFileError
-from ..checkpoints.timm import load_foreign, load_into
+from ..heads.model import DenseModel
+from ..heads.pyramid import TimmBackbone, make_pyramid
+from ..heads.spec import DenseSpec, from_json
 from ..models.backbone import Backbone, FeaturePyramid
 from ..models.resize import resize_state
-from .model import DenseModel
-from .pyramid import TimmBackbone, make_pyramid
-from .spec import DenseSpec, from_json
+from .format import load_model, read_description
+from .released.convert import load_official
+from .safe import WeightFileError, read_safetensors
+from .timm import load_into
 
 
-def load_backbone(model: DenseModel, path: Path) -> str:
+def load_backbone(model: DenseModel, path: str | Path) -> str:
     """Take the backbone's weights from a file: a classifier's, a detector's or segmenter's, or a released one.
 
     Positions, relative tables and windows are resized to the model's image size. What has no place is left out, what
@@ -29,6 +29,7 @@ def load_backbone(model: DenseModel, path: Path) -> str:
         model: Its pyramid is changed.
         path: Folder of a run, a `.safetensors` file that Nearsight wrote, or a released checkpoint.
     """
+    path = Path(path)
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"There are no weights at {file}; give a weight file or the folder of a finished run.")
@@ -70,12 +71,12 @@ def pyramid_tensors(model: DenseModel, file: Path) -> dict[str, Tensor]:
     """The tensors of a file under the names that they have in a pyramid."""
     backbone = model.spec.backbone
     described = read_description(file) if file.with_suffix(".json").is_file() else {}
-    if "dense" in described:
+    if described.get("dense") is not None:
         return tensors_of_dense(model, file, from_json(described["dense"]))
     if isinstance(backbone, TimmBackbone):
         return tensors_of_timm(model, backbone, file, described)
     size = model.pyramid.backbone.img_size
-    source = load_converted(file, img_size=size) if described else load_official(file)
+    source = load_model(file, described, img_size=size) if described else load_official(file)
     if isinstance(source, FeaturePyramid):
         source.backbone.set_input_size(size)
         return dict(source.state_dict())
@@ -104,7 +105,7 @@ def tensors_of_timm(
     if described and described["name"] != backbone.name:
         raise WeightFileError(f"{file} holds the weights of {described['name']}, not of {backbone.name}.")
     if described:
-        plain = load_foreign(file)
+        plain = load_model(file, described)
     else:
         plain = load_into(timm.create_model(backbone.name, **dict(backbone.options)), file)
     inner, prefix = (model.pyramid.backbone, "backbone.")
