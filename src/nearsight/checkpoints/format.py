@@ -36,6 +36,8 @@ FORMAT, VERSION = "nearsight-model", 1
 KINDS = ("spec", "timm", "dense")  # of a model of ours, of timm, of a detector or segmenter; one of them is not None
 KEYS = (*KINDS, "name", "in_chans", "img_size", "output_norms", "masks", "localized", "origin", "trained")
 REPLACE = "take the file that was written with the weights."
+# What an edited description makes torch and Python raise, beside the sentences of our own checks.
+UNBUILDABLE = (RuntimeError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError)
 LARGEST = 16384  # pixels of a side that a model may be made for
 
 
@@ -235,8 +237,8 @@ def load_model(
         if about["timm"] is not None:
             return load_timm(path, about, tensors, num_classes, img_size, options)
         return load_own(path, about, tensors, num_classes, img_size, in_chans, options)
-    except (RecursionError, KeyError, IndexError, AttributeError, OverflowError, AssertionError) as error:
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    except UNBUILDABLE as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise WeightFileError(
             f"{path.with_suffix('.json')} describes no model that can be built ({reason}); {REPLACE}"
         ) from None
@@ -395,11 +397,26 @@ def check_description(file: Path, about: Mapping[str, Any]) -> None:
             refuse("img_size", "an image has a height and a width in pixels")
         if max(sides) > LARGEST:
             refuse("img_size", f"sides go up to {LARGEST} pixels")
-    if kinds[0] == "timm" and not isinstance(about.get("name"), str):
-        refuse("name", "a model of timm has a name")
+    if not isinstance(about.get("name"), str) and (kinds[0] == "timm" or about.get("name") is not None):
+        refuse("name", "a name is a text")
     for key in ("origin", "trained", "localized", "output_norms"):
         if about.get(key) is not None and not isinstance(about[key], dict):
             refuse(key, "it holds names and values")
+    if not all(key.isdigit() for key in about.get("output_norms") or ()):
+        refuse("output_norms", "norms belong to numbers of stages")
+    if about.get("trained"):
+        check_trained(file, about["trained"], about["num_classes"])
+
+
+def check_trained(file: Path, trained: Mapping[str, Any], num_classes: int) -> None:
+    """Refuse a record of the training that does not suit the model."""
+    classes = trained.get("classes")
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise WeightFileError(f"{file} has no names of the classes; {REPLACE}")
+    if len(classes) != num_classes:
+        raise WeightFileError(f"{file} names {len(classes)} classes, but the model has {num_classes}; {REPLACE}")
+    if not isinstance(trained.get("task"), str) or not isinstance(trained.get("input"), dict):
+        raise WeightFileError(f"{file} does not say what the model was trained for and with which images; {REPLACE}")
 
 
 def is_count(value: Any, least: int) -> bool:

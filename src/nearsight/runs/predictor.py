@@ -25,6 +25,7 @@ Progress = Callable[[Any], Any]
 
 IMAGENET = 1000  # classes of a model that is opened by its name
 WEIGHTS = {"trained": "trained by Nearsight", "converted": "from a converted file", "random": "random, not trained"}
+LARGEST = 16384  # pixels of a side
 RANDOM = "Random weights: this model has not learned anything yet."
 
 
@@ -280,11 +281,35 @@ def load_weights(file: Path, img_size: int | None = None) -> Predictor:
     if not about:
         numbers = numbered(description["num_classes"])
         return Predictor(model, name, "classify", numbers, preprocessing_of(model, img_size), file, "converted")
-    preprocessing = get_task(about["task"]).preprocessing_from(about["input"])
+    preprocessing = read_preprocessing(file, about)
     if img_size is not None and not preprocessing.dense:
         preprocessing = replace(preprocessing, size=(img_size, img_size))
     settings = {key: value for key, value in about.items() if key not in ("task", "classes", "input")}
     return Predictor(model, name, about["task"], tuple(about["classes"]), preprocessing, file, "trained", settings)
+
+
+def read_preprocessing(file: Path, about: dict[str, Any]) -> Any:
+    """How images are shown to a trained model, as its description says it.
+
+    Raises:
+        ValueError: The description was edited.
+    """
+    wrong = None
+    for key, value in about["input"].items():
+        numbers = value if isinstance(value, list) else [value]
+        counted = [number for number in numbers if number is not None and not isinstance(number, bool)]
+        plain = all(isinstance(number, (int, float)) for number in counted)
+        if not plain or (key != "mean" and not all(0 < number <= LARGEST for number in counted)):
+            wrong = f"{key} is {value!r}"
+    try:
+        if wrong is None:
+            return get_task(about["task"]).preprocessing_from(about["input"])
+    except (TypeError, KeyError, ValueError) as error:
+        wrong = str(error).rstrip(".")
+    raise ValueError(
+        f"{file.with_suffix('.json')} does not say how images are shown to the model ({wrong}); take the file that was "
+        "written with the weights."
+    )
 
 
 def load_module(source: str | os.PathLike[str] | Predictor, seed: int = 0) -> Predictor:
