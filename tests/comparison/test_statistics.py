@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nearsight.comparison.statistics import (
-    correct_for_many,
-    estimate,
-    estimate_difference,
-    estimate_score,
-    judge,
-)
+from nearsight.comparison.statistics import correct_for_many, estimate, estimate_difference, estimate_score, judge
 from nearsight.tasks.base import pseudo_values
 
 

@@ -1,6 +1,7 @@
 """`nearsight explain`: figures and arrays for every method, and refusals in one sentence."""
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import nearsight
 from nearsight.cli.shell import app
 from nearsight.config.recipe import ModelChoice
 from nearsight.explanation.figures import Panel, draw_rows, panels_of
@@ -143,3 +145,33 @@ def test_figures_say_that_weights_are_random() -> None:
     panel = Panel("input", Image.new("RGB", (20, 20)), (20, 20))
     with_note, without = draw_rows([[panel]], note=RANDOM), draw_rows([[panel]])
     assert "".join(with_note.get_supxlabel().split("\n")).startswith("Random weights") and not without.get_supxlabel()
+
+
+def test_the_verb_takes_images_as_they_are_and_gives_what_the_command_writes(picture: Path, tmp_path: Path) -> None:
+    assert explain("deit_nano", picture, "-m", "rollout", "-m", "grad-cam", "--out", tmp_path / "out")[0] == 0
+    found = nearsight.explain("deit_nano", Image.open(picture), method=["rollout", "grad-cam"])
+    assert [made.method for made in found] == ["rollout", "grad-cam"] and found[0].image == "image 0"
+    for made in found:
+        with np.load(tmp_path / "out" / f"a picture-{made.method}.npz") as arrays:
+            assert set(arrays) == set(made.arrays)
+            np.testing.assert_array_equal(arrays["values"], made.maps.values)
+    ((name, confidence),) = found[0].prediction
+    assert name == f"class {found[1].maps.raw['classes'][0]}" and 0 < confidence < 1
+    title = found[1].figure().get_suptitle()
+    assert title.startswith(f"Grad-CAM for {name}")
+    assert json.loads(json.dumps(found.to_dict()))["explanations"][1]["prediction"][0]["class"] == name
+    assert found._repr_html_().count("<img") == 2 and "rollout" in repr(found[0])
+    assert [file.name for file in found[0].save(tmp_path / "one.png")] == ["one.png"]
+
+
+def test_many_images_are_averaged_beside_those_of_each(picture: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    found = nearsight.explain("deit_nano", tmp_path, method=["attention", "probability-grids"])
+    assert [made.method for made in found] == ["attention", "probability-grids"]
+    assert list(found.skipped) == [str(tmp_path / "broken.jpg")] and found[1].image == "1 image"
+
+
+def test_a_verb_keeps_its_name_when_all_is_imported() -> None:
+    import nearsight.explanation.probing.paper
+
+    assert callable(nearsight.explain) and callable(nearsight.score) and callable(nearsight.probe)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nearsight.explanation.probing import Findings, open_subject, probe, strip_projections, wrap
+from nearsight.explanation.probing import Findings, open_probed, probe, strip_projections, wrap
 from nearsight.explanation.probing.figures import connection_matrix
 from nearsight.explanation.probing.layer import draw, jacobian_rows, one_channel
 from nearsight.explanation.probing.paper import OTHERS, ROWS, Row, Size, measure_rows
@@ -76,11 +76,11 @@ def test_a_convolution_shows_its_settings(kernel: int, dilation: int, groups: in
 def test_rows_are_those_of_the_jacobian() -> None:
     torch.manual_seed(0)
     layer = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GELU(), nn.Conv2d(4, 5, 3, stride=2, padding=1))
-    subject = wrap(layer, torch.zeros(1, 3, 6, 6))
-    tokens = draw(subject, 3)
-    whole = torch.autograd.functional.jacobian(subject.run, tokens)[0, :, :, 0]  # [M, D, N, C]
-    asked = [one_channel(subject, token, channel) for token in range(9) for channel in range(5)]
-    rows = jacobian_rows(subject, tokens, asked, given_weights=False)
+    probed = wrap(layer, torch.zeros(1, 3, 6, 6))
+    tokens = draw(probed, 3)
+    whole = torch.autograd.functional.jacobian(probed.run, tokens)[0, :, :, 0]  # [M, D, N, C]
+    asked = [one_channel(probed, token, channel) for token in range(9) for channel in range(5)]
+    rows = jacobian_rows(probed, tokens, asked, given_weights=False)
     assert torch.allclose(rows, whole.flatten(0, 1), atol=1e-12)
 
 
@@ -88,12 +88,12 @@ def test_connections_of_attention_are_its_attention() -> None:
     """With the projections away, an output channel of a head is its attention row times that channel of the input."""
     torch.manual_seed(0)
     layer = strip_projections(nn.MultiheadAttention(8, 2, batch_first=True))
-    subject = wrap(layer, torch.zeros(1, 9, 8), grid=(3, 3))
-    tokens = draw(subject, 5)
+    probed = wrap(layer, torch.zeros(1, 9, 8), grid=(3, 3))
+    tokens = draw(probed, 5)
     weight, bias = layer.in_proj_weight.double(), layer.in_proj_bias.double()
     queries, keys, _ = F.linear(tokens, weight, bias).view(9, 3, 2, 4).permute(1, 2, 0, 3)  # [2, 9, 4] each
     attention = (queries @ keys.mT / 2).softmax(dim=-1)
-    rows = jacobian_rows(subject, tokens, [one_channel(subject, 4, c) for c in range(8)], given_weights=True)
+    rows = jacobian_rows(probed, tokens, [one_channel(probed, 4, c) for c in range(8)], given_weights=True)
     for channel, row in enumerate(rows):
         expected = torch.zeros(9, 8, dtype=torch.float64)
         expected[:, channel] = attention[channel // 4, 4]
@@ -273,5 +273,5 @@ def test_a_module_that_ignores_its_input_is_refused() -> None:
     ],
 )
 def test_names_of_modules(text: str, positions: str, dynamic: bool) -> None:
-    found = probe(open_subject(text))
+    found = probe(open_probed(text))
     assert (found.positions, found.dynamic) == (positions, dynamic)

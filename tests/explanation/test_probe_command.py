@@ -12,7 +12,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from nearsight.cli.probe import probe as command
-from nearsight.explanation.probing import open_subject, probe
+from nearsight.explanation.probing import open_probed, probe
 from nearsight.explanation.probing.figures import EDGES, NODES, Measured, holds, measure_nodes
 from nearsight.explanation.probing.open import parse_layer
 
@@ -98,7 +98,7 @@ def test_the_relation_graph_is_measured_as_the_paper_draws_it() -> None:
 )
 def test_refusals_say_what_to_do(text: str, words: str) -> None:
     with pytest.raises(ValueError) as refused:
-        open_subject(text)
+        open_probed(text)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -137,6 +137,6 @@ def test_nothing_to_probe_and_a_file_for_a_folder(tmp_path: Path) -> None:
 def test_a_large_map_takes_seconds() -> None:
     """56×56 positions of 96 channels: chosen rows, never the whole Jacobian of 300,000 × 300,000."""
     start = time.perf_counter()
-    found = probe(open_subject("swin_tiny.stages.0.blocks.0.mixer", bare=True))
+    found = probe(open_probed("swin_tiny.stages.0.blocks.0.mixer", bare=True))
     assert found.source == (96, 56, 56, 0) and found.field == (7, 7) and found.channel_groups == 3
     assert time.perf_counter() - start < 60

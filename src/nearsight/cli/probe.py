@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ..explanation.probing import Findings, Subject
+    from ..explanation.probing import Findings, ProbedLayer
 
 
 def probe(
@@ -41,21 +41,21 @@ def probe(
         raise ValueError("Name what is to be probed, such as `nearsight probe window depthwise`, or give --tables.")
     if draw is not None and draw.exists() and not draw.is_dir():
         raise ValueError(f"--draw {draw} is a file; give the name of a folder.")
-    from ..explanation.probing import open_subject
+    from ..explanation.probing import open_probed
     from ..explanation.probing import probe as measure
     from ..explanation.probing.open import parse_shape
 
     shape = None if size is None else parse_shape(size)
-    found: list[tuple[Subject, Findings]] = []
+    found: list[tuple[ProbedLayer, Findings]] = []
     for name in names:
-        subject = open_subject(name, shape, bare=bare, seed=seed)
-        found.append((subject, measure(subject, seed=seed)))
-    result: dict[str, Any] = {"probed": [findings.as_dict() for _, findings in found]}
+        probed = open_probed(name, shape, bare=bare, seed=seed)
+        found.append((probed, measure(probed, seed=seed)))
+    result: dict[str, Any] = {"probed": [findings.to_dict() for _, findings in found]}
     if not as_json:
         show(found)
-    for number, (subject, findings) in enumerate(found):
+    for number, (probed, findings) in enumerate(found):
         if draw is not None:
-            write_layer(draw, number, subject, findings, seed)
+            write_layer(draw, number, probed, findings, seed)
     if tables:
         result["tables"] = run_tables(as_json, draw, seed)
     if as_json:
@@ -64,7 +64,7 @@ def probe(
         print_json(result)
 
 
-def show(found: "list[tuple[Subject, Findings]]") -> None:
+def show(found: "list[tuple[ProbedLayer, Findings]]") -> None:
     """Print what was found, layer by layer."""
     from ..console import make_console
     from ..explanation.probing.paper import findings_text
@@ -89,14 +89,14 @@ def run_tables(as_json: bool, draw: Path | None, seed: int) -> list[dict[str, An
     return [row_json(verdict) for verdict in verdicts]
 
 
-def write_layer(folder: Path, number: int, subject: "Subject", findings: "Findings", seed: int) -> None:
+def write_layer(folder: Path, number: int, probed: "ProbedLayer", findings: "Findings", seed: int) -> None:
     """Draw one layer."""
     import re
 
     from ..explanation.probing.figures import draw_layer
 
-    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", subject.name).strip("-.") or "layer"
-    save(folder / f"{number + 1:02}-{name[:80]}.png", draw_layer(subject, findings, seed))
+    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", probed.name).strip("-.") or "layer"
+    save(folder / f"{number + 1:02}-{name[:80]}.png", draw_layer(probed, findings, seed))
 
 
 def write_tables(folder: Path, seed: int) -> None:
@@ -107,12 +107,12 @@ def write_tables(folder: Path, seed: int) -> None:
     from ..explanation.probing.paper import ROWS, measure_rows
 
     small = [WINDOWS if row.name in ("Local MLP", "Local attention") else SMALLEST for row in ROWS]
-    subjects, verdicts = [], []
+    probed_layers, verdicts = [], []
     for row, layer_size in zip(ROWS, small, strict=True):
         verdicts += measure_rows([row], layer_size, seed)
         torch.manual_seed(seed)
-        subjects.append(row.make(layer_size))
-    save(folder / "connections.png", draw_matrices(subjects, verdicts))
+        probed_layers.append(row.make(layer_size))
+    save(folder / "connections.png", draw_matrices(probed_layers, verdicts))
     save(folder / "relations.png", draw_relations(measure_nodes(seed)))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..lattice import Grid
 from ..ops.attention_matrix import GatherMatrix
-from .capture import Capture, Layer, Subject, capture
+from .capture import Capture, Layer, ModelOrCapture, capture
 from .maps import Floats, Maps, Place, to_numpy
 
 
@@ -68,7 +68,7 @@ class Attention:
 
 
 def attention(
-    model: Subject,
+    model: ModelOrCapture,
     images: Tensor | None = None,
     *,
     layer: int | str | None = None,
@@ -265,7 +265,7 @@ class GlobalTokens(NamedTuple):
 
 
 def global_tokens(
-    model: Subject,
+    model: ModelOrCapture,
     images: Tensor | None = None,
     *,
     layer: int | str | None = None,

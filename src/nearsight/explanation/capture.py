@@ -141,10 +141,10 @@ class Capture:
             raise ValueError(f"The pixel ({x:g}, {y:g}) is outside the image, which is {width} x {height} pixels.")
 
 
-Subject = nn.Module | Capture
+ModelOrCapture = nn.Module | Capture
 
 
-def capture(model: Subject, images: Tensor | None = None, **inputs: Any) -> Capture:
+def capture(model: ModelOrCapture, images: Tensor | None = None, **inputs: Any) -> Capture:
     """Let a model answer, and keep what its layers were given.
 
     The model is run in evaluation mode without gradients; its answer is what it always is. Of our models all can be

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..ops.attention_matrix import KernelMatrix
 from ..ops.back_projection import BackProjection
 from .attention import chosen_tokens, middle, to_places
-from .capture import Capture, Layer, Subject, capture
+from .capture import Capture, Layer, ModelOrCapture, capture
 from .maps import Floats, Place, to_numpy
 
 
@@ -45,7 +45,7 @@ class Kernels:
 
 
 def kernels(
-    model: Subject,
+    model: ModelOrCapture,
     images: Tensor | None = None,
     *,
     layer: int | str | None = None,
@@ -123,7 +123,7 @@ class SamplingPoints:
 
 
 def sampling_points(
-    model: Subject,
+    model: ModelOrCapture,
     images: Tensor | None = None,
     *,
     at: Place | Sequence[Place] | None = None,

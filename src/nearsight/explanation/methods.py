@@ -20,16 +20,7 @@ from ..runs.images import GivenImages, gather
 from ..runs.predictor import Predictor, load_module
 from .attention import attention, global_tokens, probability_grids, to_places
 from .capture import Capture, capture
-from .figures import (
-    DenseRow,
-    Panel,
-    draw_dense,
-    draw_global_tokens,
-    draw_grids,
-    draw_kernels,
-    draw_maps,
-    draw_sampling,
-)
+from .figures import DenseRow, Panel, draw_dense, draw_global_tokens, draw_grids, draw_kernels, draw_maps, draw_sampling
 from .gradients import grad_cam, receptive_field
 from .kernels import kernels, sampling_points
 from .maps import Place, View, view_of

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..ops.attention_matrix import Fusion
 from ..ops.back_projection import BackProjection
 from .attention import middle, to_places
-from .capture import Capture, Layer, Subject, capture
+from .capture import Capture, Layer, ModelOrCapture, capture
 from .maps import Floats, Maps, Place, to_numpy
 
 
@@ -70,7 +70,7 @@ def roll_back(
 
 
 def rollout(
-    model: Subject,
+    model: ModelOrCapture,
     images: Tensor | None = None,
     *,
     layer: int | str = -1,
@@ -169,7 +169,7 @@ class DenseRollout:
 
 
 def dense_rollout(
-    model: Subject,
+    model: ModelOrCapture,
     images: Tensor | None = None,
     *,
     masks: Tensor,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...plots.style import COLOURS, INK, LINE, SEQUENTIAL, SMALL, SOFT, TITLE, figure, write
-from .layer import Subject, draw, jacobian_rows, one_channel, spread_out
+from .layer import ProbedLayer, draw, jacobian_rows, one_channel, spread_out
 from .measure import Findings, middle, probe
 from .paper import OTHERS, ROWS, Row, Size, Verdict, fully_connected, of_torch
 
@@ -23,7 +23,7 @@ MOST = 2048  # neurons of a layer whose whole matrix is made
 SHOWN = 64  # channels in a picture of channels
 
 
-def connection_matrix(subject: Subject, seed: int = 0) -> Tensor:
+def connection_matrix(probed: ProbedLayer, seed: int = 0) -> Tensor:
     """All connections of a layer, given its weights for a random input.
 
     Returns:
@@ -37,30 +37,30 @@ def connection_matrix(subject: Subject, seed: int = 0) -> Tensor:
         >>> matrix.shape, int((matrix != 0).sum())  # block-diagonal, and diagonal in each block
         (torch.Size([6, 6]), 6)
     """
-    outputs, inputs = subject.target.tokens * subject.out_channels, subject.source.tokens * subject.channels
+    outputs, inputs = probed.target.tokens * probed.out_channels, probed.source.tokens * probed.channels
     if max(outputs, inputs) > MOST:
         raise ValueError(
-            f"{subject.name} has {max(outputs, inputs):,} neurons; a whole matrix is made of {MOST:,} at most."
+            f"{probed.name} has {max(outputs, inputs):,} neurons; a whole matrix is made of {MOST:,} at most."
         )
-    places = [(token, channel) for channel in range(subject.out_channels) for token in range(subject.target.tokens)]
-    asked = [one_channel(subject, token, channel) for token, channel in places]
-    rows = jacobian_rows(subject, draw(subject, seed), asked, given_weights=True)
+    places = [(token, channel) for channel in range(probed.out_channels) for token in range(probed.target.tokens)]
+    asked = [one_channel(probed, token, channel) for token, channel in places]
+    rows = jacobian_rows(probed, draw(probed, seed), asked, given_weights=True)
     return rows.transpose(1, 2).flatten(1)
 
 
-def draw_matrices(subjects: Sequence[Subject], verdicts: Sequence[Verdict]) -> "Figure":
+def draw_matrices(probed_layers: Sequence[ProbedLayer], verdicts: Sequence[Verdict]) -> "Figure":
     """The connection matrices of small layers, side by side."""
     across = 3
-    rows = -(-len(subjects) // across)
+    rows = -(-len(probed_layers) // across)
     picture = figure(3.5 * across, 0.9 + 3.75 * rows)
     title = "Connections of a layer: each row is an output neuron, each column an input neuron"
     write(picture.suptitle(title, x=0.012, ha="left"), TITLE, weight="bold")
     panels = picture.subplots(rows, across, squeeze=False).flat
-    for axes, subject, verdict in zip(panels, subjects, verdicts, strict=False):
-        draw_matrix(axes, connection_matrix(subject).numpy(), subject)
+    for axes, probed, verdict in zip(panels, probed_layers, verdicts, strict=False):
+        draw_matrix(axes, connection_matrix(probed).numpy(), probed)
         write(axes.set_title(verdict.row.name, loc="left", pad=18), TITLE - 1, weight="bold")
         write(axes.text(0, 1.02, in_short(verdict.found), transform=axes.transAxes, va="bottom"), SMALL - 1, SOFT)
-    for axes in picture.axes[len(subjects) :]:
+    for axes in picture.axes[len(probed_layers) :]:
         axes.set_axis_off()
     note = (
         "Neurons stand channel by channel; thin lines part the channels. Red and blue are positive and negative "
@@ -71,14 +71,14 @@ def draw_matrices(subjects: Sequence[Subject], verdicts: Sequence[Verdict]) -> "
     return picture
 
 
-def draw_matrix(axes: "Axes", matrix: NDArray[np.floating], subject: Subject) -> None:
+def draw_matrix(axes: "Axes", matrix: NDArray[np.floating], probed: ProbedLayer) -> None:
     """One matrix with lines between channels."""
     strongest = float(abs(matrix).max()) or 1.0
     axes.imshow(matrix, cmap="RdBu_r", vmin=-strongest, vmax=strongest, interpolation="nearest")
-    for channel in range(1, subject.out_channels):
-        axes.axhline(channel * subject.target.tokens - 0.5, color=LINE, linewidth=0.5)
-    for channel in range(1, subject.channels):
-        axes.axvline(channel * subject.source.tokens - 0.5, color=LINE, linewidth=0.5)
+    for channel in range(1, probed.out_channels):
+        axes.axhline(channel * probed.target.tokens - 0.5, color=LINE, linewidth=0.5)
+    for channel in range(1, probed.channels):
+        axes.axvline(channel * probed.source.tokens - 0.5, color=LINE, linewidth=0.5)
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set(color=LINE, linewidth=0.8)
@@ -98,19 +98,19 @@ def in_short(found: Findings) -> str:
     return " · ".join([*words, "dynamic"] if found.dynamic else words)
 
 
-def draw_layer(subject: Subject, found: Findings, seed: int = 0) -> "Figure":
+def draw_layer(probed: ProbedLayer, found: Findings, seed: int = 0) -> "Figure":
     """One layer: where the output in the middle looks, given the weights and with their prediction, and channels."""
     picture = figure(11.5, 4.6)
     write(picture.suptitle(found.name, x=0.012, ha="left"), TITLE, weight="bold")
     left, middle_axes, right = picture.subplots(1, 3)
-    tokens, centre = draw(subject, seed), middle(subject.target)
-    picks = spread_out(subject.out_channels, SHOWN)
-    few = spread_out(subject.out_channels, 6)
-    wired = jacobian_rows(subject, tokens, [one_channel(subject, centre, c) for c in picks], given_weights=True)
-    reach = jacobian_rows(subject, tokens, [one_channel(subject, centre, c) for c in few], given_weights=False)
+    tokens, centre = draw(probed, seed), middle(probed.target)
+    picks = spread_out(probed.out_channels, SHOWN)
+    few = spread_out(probed.out_channels, 6)
+    wired = jacobian_rows(probed, tokens, [one_channel(probed, centre, c) for c in picks], given_weights=True)
+    reach = jacobian_rows(probed, tokens, [one_channel(probed, centre, c) for c in few], given_weights=False)
     for axes, rows, title in ((left, wired, "connections"), (middle_axes, reach, "with the weights' prediction")):
-        draw_field(axes, rows.abs().sum(dim=2).mean(dim=0)[subject.source.aux :], subject, title)
-    links = wired.abs().sum(dim=1)[:, spread_out(subject.channels, SHOWN)]
+        draw_field(axes, rows.abs().sum(dim=2).mean(dim=0)[probed.source.aux :], probed, title)
+    links = wired.abs().sum(dim=1)[:, spread_out(probed.channels, SHOWN)]
     right.imshow((links / (links.max() or 1)).numpy(), cmap=SEQUENTIAL, aspect="auto", interpolation="nearest")
     write(right.set_title("channels", loc="left", pad=8), TITLE - 1, weight="bold")
     write(right.set_xlabel("input channel"), SMALL, SOFT)
@@ -121,18 +121,18 @@ def draw_layer(subject: Subject, found: Findings, seed: int = 0) -> "Figure":
     return picture
 
 
-def draw_field(axes: "Axes", weights: Tensor, subject: Subject, title: str) -> None:
+def draw_field(axes: "Axes", weights: Tensor, probed: ProbedLayer, title: str) -> None:
     """How strongly each position is connected with the output in the middle, which is framed."""
-    grid, target = subject.source, subject.target
+    grid, target = probed.source, probed.target
     shown = weights.view(grid.height, grid.width)
     shown = (shown / (shown.max() or 1)).sqrt()  # the root shows weak connections too
     seen = torch.where(shown > 0, shown, torch.nan).numpy()
     axes.imshow(seen, cmap=SEQUENTIAL, vmin=0, vmax=1, interpolation="nearest")
-    row, column = target.height // 2 * subject.stride[0], target.width // 2 * subject.stride[1]
+    row, column = target.height // 2 * probed.stride[0], target.width // 2 * probed.stride[1]
     from matplotlib.patches import Rectangle
 
     frame = Rectangle(
-        (column - 0.5, row - 0.5), subject.stride[1], subject.stride[0], fill=False, edgecolor=COLOURS[1], linewidth=1.6
+        (column - 0.5, row - 0.5), probed.stride[1], probed.stride[0], fill=False, edgecolor=COLOURS[1], linewidth=1.6
     )
     axes.add_patch(frame)
     axes.set(xticks=[], yticks=[])
@@ -225,11 +225,11 @@ def pyramid(size: Size) -> nn.Module:
     )
 
 
-def node_layers() -> dict[str, Callable[[], Subject]]:
+def node_layers() -> dict[str, Callable[[], ProbedLayer]]:
     """What stands for each node: its spatial half, since point-wise layers follow all of them alike."""
     rows: dict[str, Row] = {row.name: row for row in (*ROWS, *OTHERS)}
 
-    def of(name: str, size: Size = SMALLEST) -> Callable[[], Subject]:
+    def of(name: str, size: Size = SMALLEST) -> Callable[[], ProbedLayer]:
         return lambda: rows[name].make(size)
 
     return {
@@ -253,9 +253,9 @@ def measure_nodes(seed: int = 0) -> dict[str, Measured]:
     measured = {}
     for name, make in node_layers().items():
         torch.manual_seed(seed)
-        subject = make()
-        matrix = connection_matrix(subject, seed)
-        measured[name] = Measured(probe(subject, seed=seed), int(torch.linalg.matrix_rank(matrix)) / min(matrix.shape))
+        probed = make()
+        matrix = connection_matrix(probed, seed)
+        measured[name] = Measured(probe(probed, seed=seed), int(torch.linalg.matrix_rank(matrix)) / min(matrix.shape))
     return measured
 
 

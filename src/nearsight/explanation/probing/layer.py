@@ -26,7 +26,7 @@ LAYOUTS = {"map": "[B, C, H, W]", "last": "[B, H, W, C]", "tokens": "[B, N, C]",
 
 
 @dataclass(frozen=True)
-class Subject:
+class ProbedLayer:
     """A module as the probe sees it.
 
     Attributes:
@@ -65,7 +65,7 @@ def wrap(
     layout: Layout | None = None,
     rest: Sequence[Any] = (),
     options: dict[str, Any] | None = None,
-) -> Subject:
+) -> ProbedLayer:
     """See a module as a function on tokens.
 
     Args:
@@ -79,8 +79,8 @@ def wrap(
         options: And by name.
 
     Example:
-        >>> subject = wrap(nn.Conv2d(4, 6, 2, stride=2), torch.zeros(1, 4, 8, 10))
-        >>> subject.source, subject.target, subject.out_channels
+        >>> probed = wrap(nn.Conv2d(4, 6, 2, stride=2), torch.zeros(1, 4, 8, 10))
+        >>> probed.source, probed.target, probed.out_channels
         (Grid(height=8, width=10, aux=0), Grid(height=4, width=5, aux=0), 6)
     """
     layout = layout or guess_layout(module, example)
@@ -103,7 +103,7 @@ def wrap(
 
     spread = float(example.double().std()) if example.numel() > 1 and float(example.double().std()) > 0 else 1.0
     out = to_tokens(first, layout, target).shape[-1]
-    return Subject(name or type(module).__name__, run, source, channels, target, out, spread, dtype)
+    return ProbedLayer(name or type(module).__name__, run, source, channels, target, out, spread, dtype)
 
 
 @dataclass(frozen=True)
@@ -266,21 +266,21 @@ def one_line(error: Exception) -> str:
 BUDGET = 2**22  # numbers in the copies of an input that go through a module at once
 
 
-def draw(subject: Subject, seed: int) -> Tensor:
+def draw(probed: ProbedLayer, seed: int) -> Tensor:
     """A random input `[1, N, C]`."""
     generator = torch.Generator().manual_seed(seed)
-    shape = (1, subject.source.tokens, subject.channels)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(subject.dtype) * subject.spread
+    shape = (1, probed.source.tokens, probed.channels)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(probed.dtype) * probed.spread
 
 
-def jacobian_rows(subject: Subject, tokens: Tensor, cotangents: Sequence[Tensor], *, given_weights: bool) -> Tensor:
+def jacobian_rows(probed: ProbedLayer, tokens: Tensor, cotangents: Sequence[Tensor], *, given_weights: bool) -> Tensor:
     """The derivative of chosen outputs by all inputs.
 
     Copies of the input go through the module side by side, and each is asked for another output, so that any module
     that treats the images of a batch alone is served, in pieces that fit into memory.
 
     Args:
-        subject: What is probed.
+        probed: What is probed.
         tokens: The input `[1, N, C]`.
         cotangents: Which outputs: each `[M, D]`, a weight for every output neuron.
         given_weights: Count predicted weights as constants, and activations and norms as nothing.
@@ -288,14 +288,14 @@ def jacobian_rows(subject: Subject, tokens: Tensor, cotangents: Sequence[Tensor]
     Returns:
         `[len(cotangents), N, C]`.
     """
-    cost = max(tokens[0].numel(), subject.target.tokens * subject.out_channels)
+    cost = max(tokens[0].numel(), probed.target.tokens * probed.out_channels)
     at_once = max(1, min(32, BUDGET // cost))
     rows = []
     for start in range(0, len(cotangents), at_once):
         piece = torch.stack(list(cotangents[start : start + at_once]))
         copies = tokens.expand(len(piece), -1, -1).clone().requires_grad_()
         with torch.enable_grad():
-            output = subject.run(copies)
+            output = probed.run(copies)
             if given_weights:
                 freeze_predicted(output)
             if output.grad_fn is None:
@@ -309,29 +309,29 @@ def jacobian_rows(subject: Subject, tokens: Tensor, cotangents: Sequence[Tensor]
 Picker = Callable[[int], Tensor]
 
 
-def one_channel(subject: Subject, position: int, channel: int) -> Tensor:
+def one_channel(probed: ProbedLayer, position: int, channel: int) -> Tensor:
     """Asks for one output neuron: `[M, D]`."""
-    asked = torch.zeros(subject.target.tokens, subject.out_channels, dtype=subject.dtype)
+    asked = torch.zeros(probed.target.tokens, probed.out_channels, dtype=probed.dtype)
     asked[position, channel] = 1
     return asked
 
 
-def mixed_channels(subject: Subject, position: int, weights: Tensor) -> Tensor:
+def mixed_channels(probed: ProbedLayer, position: int, weights: Tensor) -> Tensor:
     """Asks for a weighted sum `[D]` of one position's channels."""
-    asked = torch.zeros(subject.target.tokens, subject.out_channels, dtype=subject.dtype)
-    asked[position] = weights.to(subject.dtype)
+    asked = torch.zeros(probed.target.tokens, probed.out_channels, dtype=probed.dtype)
+    asked[position] = weights.to(probed.dtype)
     return asked
 
 
-def random_weights(subject: Subject, seed: int, *, signs: bool = False) -> Tensor:
+def random_weights(probed: ProbedLayer, seed: int, *, signs: bool = False) -> Tensor:
     """Random weights `[D]` for a sum over output channels: normal, or plus and minus one."""
-    drawn = torch.randn(subject.out_channels, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    drawn = torch.randn(probed.out_channels, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return torch.where(drawn < 0, -1.0, 1.0) if signs else drawn
 
 
-def tolerance(subject: Subject) -> float:
+def tolerance(probed: ProbedLayer) -> float:
     """Below which share of the largest weight a difference is rounding."""
-    return 1e-8 if subject.dtype == torch.float64 else 1e-4
+    return 1e-8 if probed.dtype == torch.float64 else 1e-4
 
 
 def spread_out(count: int, most: int) -> list[int]:

@@ -1,16 +1,21 @@
 """Measure the properties of a layer from its Jacobian at random inputs, and say in words what was found."""
 
+import html
+import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ...atomic import write_whole
 from ...lattice import Grid
 from .layer import (
     Layout,
-    Subject,
+    ProbedLayer,
     draw,
     jacobian_rows,
     mixed_channels,
@@ -20,6 +25,7 @@ from .layer import (
     tolerance,
     wrap,
 )
+from .open import open_probed
 
 
 @dataclass(frozen=True)
@@ -86,9 +92,18 @@ class Findings:
             self.dynamic,
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+    def to_dict(self) -> dict[str, Any]:
+        """Values that JSON has."""
         return asdict(self) | {"properties": dict(zip(COLUMNS, self.properties, strict=True))}
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write them as JSON."""
+        write_whole(Path(path), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        rows = (f"<tr><th>{html.escape(what)}</th><td>{html.escape(words)}</td></tr>" for what, words in describe(self))
+        return f"<table><caption>{html.escape(self.name)}</caption>{''.join(rows)}</table>"
 
 
 COLUMNS = (
@@ -206,9 +221,11 @@ Extent = Literal["own", "some", "all"]
 
 
 def probe(
-    module: nn.Module | Subject,
+    module: nn.Module | ProbedLayer | str,
     shape: tuple[int, ...] | Tensor | None = None,
     *,
+    size: tuple[int, int] | None = None,
+    bare: bool = False,
     name: str = "",
     grid: Grid | tuple[int, int] | None = None,
     layout: Layout | None = None,
@@ -218,8 +235,11 @@ def probe(
 
     Args:
         module: Takes `[B, C, H, W]`, `[B, H, W, C]`, `[B, N, C]` or `[B, F]`; of our parts also tokens and their grid.
-            Or a `Subject`, for a module that is called in another way.
+            Or a text that the command line takes, as `open_probed` says; or a `ProbedLayer`, for a module that is
+            called in another way.
         shape: Of one input without the batch, `(C, H, W)` or `(N, C)`; or an example with it.
+        size: Of a text: height and width of the map (of a model: of the image).
+        bare: Of a text: without the projections of values and outputs.
         name: What to call it.
         grid: Of tokens: height, width and auxiliary tokens. Without it they stand in a line.
         layout: `map`, `last`, `tokens` or `flat`; found out by default.
@@ -232,25 +252,29 @@ def probe(
         >>> found = probe(nn.Conv2d(8, 8, 3, padding=1, groups=8), (8, 12, 12))
         >>> found.positions, found.field, found.channels, found.share_positions, found.dynamic
         ('local', (3, 3), 'own', (1, 1), False)
+        >>> probe("depthwise:kernel=5").field
+        (5, 5)
     """
-    subject = module if isinstance(module, Subject) else as_subject(module, shape, name, grid, layout, seed)
-    first, centre = draw(subject, seed), middle(subject.target)
-    wired = look(subject, first, centre, CHANNELS, given_weights=True)
-    reach = Reach.of(subject, first)
+    if isinstance(module, str):
+        module = open_probed(module, size, bare=bare, seed=seed, grid=None if grid is None else Grid(*grid))
+    probed = module if isinstance(module, ProbedLayer) else as_probed(module, shape, name, grid, layout, seed)
+    first, centre = draw(probed, seed), middle(probed.target)
+    wired = look(probed, first, centre, CHANNELS, given_weights=True)
+    reach = Reach.of(probed, first)
     if wired.scale == 0:
-        raise ValueError(f"No output of {subject.name} depends on its input; there is nothing to probe.")
-    changes = [varies(subject, seed, given_weights=given) for given in (True, False)]
-    groups, seen, alone = channel_groups(subject, first, centre, wired.rows, wired.channels == "own")
-    period = position_period(subject, first, seed)
-    shifts, remark = smallest_shift(subject, first, wired.field)
+        raise ValueError(f"No output of {probed.name} depends on its input; there is nothing to probe.")
+    changes = [varies(probed, seed, given_weights=given) for given in (True, False)]
+    groups, seen, alone = channel_groups(probed, first, centre, wired.rows, wired.channels == "own")
+    period = position_period(probed, first, seed)
+    shifts, remark = smallest_shift(probed, first, wired.field)
     larger = None
-    if subject.target.height > subject.source.height or subject.target.width > subject.source.width:
+    if probed.target.height > probed.source.height or probed.target.width > probed.source.width:
         larger = "the output has more positions than the input; shifts and weights are compared one to one"
-    single = None if subject.dtype == torch.float64 else "computed in float32, which the module asks for"
+    single = None if probed.dtype == torch.float64 else "computed in float32, which the module asks for"
     return Findings(
-        name=subject.name,
-        source=(subject.channels, *subject.source),
-        target=(subject.out_channels, *subject.target),
+        name=probed.name,
+        source=(probed.channels, *probed.source),
+        target=(probed.out_channels, *probed.target),
         positions=wired.positions,
         field=wired.field,
         aux=wired.aux,
@@ -268,14 +292,14 @@ def probe(
     )
 
 
-def as_subject(
+def as_probed(
     module: nn.Module,
     shape: tuple[int, ...] | Tensor | None,
     name: str,
     grid: Grid | tuple[int, int] | None,
     layout: Layout | None,
     seed: int,
-) -> Subject:
+) -> ProbedLayer:
     """A module with an input of this shape; our parts are told the grid."""
     from ...parts.slots import MergeModule, QkvModule, TokenModule
 
@@ -318,27 +342,27 @@ class Reach:
     channels: Extent
 
     @classmethod
-    def of(cls, subject: Subject, tokens: Tensor) -> "Reach":
+    def of(cls, probed: ProbedLayer, tokens: Tensor) -> "Reach":
         """Measured at the middle of the map and around it."""
-        centre, grid = middle(subject.target), subject.target
+        centre, grid = middle(probed.target), probed.target
         places = dict.fromkeys((centre, centre - 1, max(grid.aux, centre - grid.width), grid.aux + grid.patches // 4))
-        looks = [look(subject, tokens, place, 2, given_weights=False) for place in places if place >= grid.aux]
+        looks = [look(probed, tokens, place, 2, given_weights=False) for place in places if place >= grid.aux]
         field = max(one.field[0] for one in looks), max(one.field[1] for one in looks)
         return cls(field, max((one.channels for one in looks), key=("own", "some", "all").index))
 
 
-def look(subject: Subject, tokens: Tensor, place: int, channels: int, *, given_weights: bool) -> Wiring:
+def look(probed: ProbedLayer, tokens: Tensor, place: int, channels: int, *, given_weights: bool) -> Wiring:
     """The connections of so many channels of one output position."""
-    picks = spread_out(subject.out_channels, channels)
-    asked = [one_channel(subject, place, channel) for channel in picks]
-    rows = jacobian_rows(subject, tokens, asked, given_weights=given_weights)
+    picks = spread_out(probed.out_channels, channels)
+    asked = [one_channel(probed, place, channel) for channel in picks]
+    rows = jacobian_rows(probed, tokens, asked, given_weights=given_weights)
     scale = float(rows.abs().max())
-    linked = rows.abs() > tolerance(subject) * scale
-    patches = linked[:, subject.source.aux :]
-    positions, field = spread_of(patches.any(dim=2).any(dim=0), subject.source)
+    linked = rows.abs() > tolerance(probed) * scale
+    patches = linked[:, probed.source.aux :]
+    positions, field = spread_of(patches.any(dim=2).any(dim=0), probed.source)
     count = int(linked.any(dim=1).sum(dim=1).max())  # input channels of an output channel
-    extent: Extent = "all" if count == subject.channels else "own" if count <= 1 else "some"
-    return Wiring(rows, scale, positions, field, bool(linked[:, : subject.source.aux].any()), extent, count)
+    extent: Extent = "all" if count == probed.channels else "own" if count <= 1 else "some"
+    return Wiring(rows, scale, positions, field, bool(linked[:, : probed.source.aux].any()), extent, count)
 
 
 def spread_of(seen: Tensor, grid: Grid) -> tuple[Literal["own", "local", "scattered", "all"], tuple[int, int]]:
@@ -362,19 +386,19 @@ def middle(grid: Grid) -> int:
     return grid.aux + grid.height // 2 * grid.width + grid.width // 2
 
 
-def varies(subject: Subject, seed: int, *, given_weights: bool) -> bool:
+def varies(probed: ProbedLayer, seed: int, *, given_weights: bool) -> bool:
     """Whether the Jacobian differs between inputs.
 
     Several inputs and positions are compared: a prediction may be switched off by an activation at some of them.
     """
-    grid = subject.target
+    grid = probed.target
     places = dict.fromkeys((middle(grid), grid.aux, grid.aux + grid.patches // 3, grid.aux + 3 * grid.patches // 4))
-    asked = [mixed_channels(subject, place, random_weights(subject, seed)) for place in places]
-    first = jacobian_rows(subject, draw(subject, seed), asked, given_weights=given_weights)
+    asked = [mixed_channels(probed, place, random_weights(probed, seed)) for place in places]
+    first = jacobian_rows(probed, draw(probed, seed), asked, given_weights=given_weights)
     for other in range(1, INPUTS):
-        rows = jacobian_rows(subject, draw(subject, seed + other), asked, given_weights=given_weights)
+        rows = jacobian_rows(probed, draw(probed, seed + other), asked, given_weights=given_weights)
         scale = float(torch.maximum(rows.abs().max(), first.abs().max()))
-        if float((rows - first).abs().max()) > 10 * tolerance(subject) * scale:
+        if float((rows - first).abs().max()) > 10 * tolerance(probed) * scale:
             return True
     return False
 
@@ -383,13 +407,15 @@ PERIOD = 16  # positions up to which a repetition is looked for
 ENOUGH = 0.25  # share of a row that two positions must have in common to be compared
 
 
-def channel_groups(subject: Subject, tokens: Tensor, position: int, rows: Tensor, own: bool) -> tuple[int, int, bool]:
+def channel_groups(
+    probed: ProbedLayer, tokens: Tensor, position: int, rows: Tensor, own: bool
+) -> tuple[int, int, bool]:
     """Into how many groups of equal weights the channels fall at one position.
 
     Where each channel is connected to itself alone, one pass asks for all channels at once.
 
     Args:
-        subject: What is probed.
+        probed: What is probed.
         tokens: The input `[1, N, C]`.
         position: Number of the output token.
         rows: Its Jacobian for some channels, `[channels, N, C]`.
@@ -398,63 +424,63 @@ def channel_groups(subject: Subject, tokens: Tensor, position: int, rows: Tensor
     Returns:
         Number of groups, number of channels compared, and whether all channels are alone as those in `rows` are.
     """
-    if own and subject.out_channels == subject.channels:
-        signs = [random_weights(subject, seed, signs=True).to(subject.dtype) for seed in (11, 12)]
-        asked = [mixed_channels(subject, position, one) for one in signs]
-        mixed = jacobian_rows(subject, tokens, asked, given_weights=True)
+    if own and probed.out_channels == probed.channels:
+        signs = [random_weights(probed, seed, signs=True).to(probed.dtype) for seed in (11, 12)]
+        asked = [mixed_channels(probed, position, one) for one in signs]
+        mixed = jacobian_rows(probed, tokens, asked, given_weights=True)
         kernels = [(row * one).T for row, one in zip(mixed, signs, strict=True)]  # [C, N]; equal unless channels mix
         scale = float(rows.abs().max())
-        if float((kernels[0] - kernels[1]).abs().max()) <= 10 * tolerance(subject) * scale:
-            return count_groups(kernels[0], scale, subject), subject.channels, True
-        return *compare_rows(rows, subject), False
-    return *compare_rows(rows, subject), True
+        if float((kernels[0] - kernels[1]).abs().max()) <= 10 * tolerance(probed) * scale:
+            return count_groups(kernels[0], scale, probed), probed.channels, True
+        return *compare_rows(rows, probed), False
+    return *compare_rows(rows, probed), True
 
 
-def compare_rows(rows: Tensor, subject: Subject) -> tuple[int, int]:
+def compare_rows(rows: Tensor, probed: ProbedLayer) -> tuple[int, int]:
     """The same from whole rows `[channels, N, C]`: equal are those with equal weights to as many channels."""
     scale = float(rows.abs().max())
     kernels = []
     for row in rows:
-        linked = (row.abs() > tolerance(subject) * scale).any(dim=0)
+        linked = (row.abs() > tolerance(probed) * scale).any(dim=0)
         kernel = torch.zeros_like(row)
         kernel[:, : int(linked.sum())] = row[:, linked]
         kernels.append(kernel.flatten())
-    return count_groups(torch.stack(kernels), scale, subject), len(kernels)
+    return count_groups(torch.stack(kernels), scale, probed), len(kernels)
 
 
-def count_groups(kernels: Tensor, scale: float, subject: Subject) -> int:
+def count_groups(kernels: Tensor, scale: float, probed: ProbedLayer) -> int:
     """How many different rows there are in `[channels, numbers]`, by a few random sums of each row."""
     generator = torch.Generator().manual_seed(7)
     sums = kernels @ torch.randn(kernels.shape[1], 4, generator=generator, dtype=torch.float64).to(kernels.dtype)
     sums = sums[sums[:, 0].argsort()]
     # Far above rounding, far below what two of hundreds of different channels come near each other by chance.
-    limit = 1e4 * torch.finfo(subject.dtype).eps * scale * max(1, kernels.shape[1]) ** 0.5
+    limit = 1e4 * torch.finfo(probed.dtype).eps * scale * max(1, kernels.shape[1]) ** 0.5
     return 1 + int(((sums[1:] - sums[:-1]).abs().amax(dim=1) > limit).sum())
 
 
-def position_period(subject: Subject, tokens: Tensor, seed: int) -> tuple[int, int] | None:
+def position_period(probed: ProbedLayer, tokens: Tensor, seed: int) -> tuple[int, int] | None:
     """After how many rows and columns the weights repeat; None if they do not."""
-    weights = random_weights(subject, seed)
+    weights = random_weights(probed, seed)
     periods = []
     for axis in (0, 1):
-        period = period_along(axis, subject, tokens, weights)
+        period = period_along(axis, probed, tokens, weights)
         if period is None:
             return None
         periods.append(period)
     return periods[0], periods[1]
 
 
-def period_along(axis: int, subject: Subject, tokens: Tensor, weights: Tensor) -> int | None:
+def period_along(axis: int, probed: ProbedLayer, tokens: Tensor, weights: Tensor) -> int | None:
     """The smallest number of places along an axis after which positions have the same weights."""
-    length = (subject.target.height, subject.target.width)[axis]
+    length = (probed.target.height, probed.target.width)[axis]
     if length == 1:
         return 1  # nothing to compare with
-    start = [subject.target.height // 2, subject.target.width // 2]
+    start = [probed.target.height // 2, probed.target.width // 2]
     steps = range(1, min(PERIOD, length // 2) + 1)
     for batch in (steps[:1], steps[1:]):
-        same = repeating(start, axis, batch, subject, tokens, weights)
+        same = repeating(start, axis, batch, probed, tokens, weights)
         for step in same:
-            if all(repeating(place, axis, [step], subject, tokens, weights) for place in others(start, subject.target)):
+            if all(repeating(place, axis, [step], probed, tokens, weights) for place in others(start, probed.target)):
                 return step
     return None
 
@@ -466,18 +492,18 @@ def others(start: list[int], grid: Grid) -> list[list[int]]:
 
 
 def repeating(
-    start: list[int], axis: int, steps: Sequence[int], subject: Subject, tokens: Tensor, weights: Tensor
+    start: list[int], axis: int, steps: Sequence[int], probed: ProbedLayer, tokens: Tensor, weights: Tensor
 ) -> list[int]:
     """Which of these steps along an axis lead from a position to one with the same weights."""
-    target, stride = subject.target, subject.stride[axis]
+    target, stride = probed.target, probed.stride[axis]
     room = (target.height, target.width)[axis] - 1 - start[axis]
     moves = [0, *(step if step <= room else -step for step in steps)]
     places = [moved(start, axis, move) for move in moves]
-    asked = [mixed_channels(subject, number(place, target), weights) for place in places if place[axis] >= 0]
-    rows = jacobian_rows(subject, tokens, asked, given_weights=True)[:, subject.source.aux :]
-    maps = rows.unflatten(1, (subject.source.height, subject.source.width))
+    asked = [mixed_channels(probed, number(place, target), weights) for place in places if place[axis] >= 0]
+    rows = jacobian_rows(probed, tokens, asked, given_weights=True)[:, probed.source.aux :]
+    maps = rows.unflatten(1, (probed.source.height, probed.source.width))
     pairs = zip(moves[1:], maps[1:], strict=False)
-    return [abs(move) for move, field in pairs if repeats(maps[0], field, axis, move * stride, tolerance(subject))]
+    return [abs(move) for move, field in pairs if repeats(maps[0], field, axis, move * stride, tolerance(probed))]
 
 
 def moved(place: list[int], axis: int, step: int) -> list[int]:
@@ -506,7 +532,7 @@ def repeats(base: Tensor, other: Tensor, axis: int, shift: int, limit: float) ->
 
 
 def smallest_shift(
-    subject: Subject, tokens: Tensor, field: tuple[int, int]
+    probed: ProbedLayer, tokens: Tensor, field: tuple[int, int]
 ) -> tuple[tuple[int, int] | None, str | None]:
     """The smallest shifts down and across, in places of the input, that shift the output alike away from borders.
 
@@ -514,7 +540,7 @@ def smallest_shift(
     by the size of the receptive field.
 
     Args:
-        subject: What is probed.
+        probed: What is probed.
         tokens: The input `[1, N, C]`.
         field: Height and width of its receptive field.
 
@@ -522,31 +548,31 @@ def smallest_shift(
         The shifts, or None if there are none; and a remark where the map is too small to tell.
     """
     with torch.no_grad():
-        still = subject.run(tokens)
+        still = probed.run(tokens)
         found, doubts = [], False
         for axis in (0, 1):
-            step, doubt = smallest_along(axis, subject, tokens, still, field)
+            step, doubt = smallest_along(axis, probed, tokens, still, field)
             doubts = doubts or doubt
             found.append(step)
         down, right = found
         if down is None or right is None:
             small = "the map is too small to look away from its borders for some shifts; give a larger --size"
             return None, small if doubts else None
-        if shifts_alike(subject, tokens, still, field, (2 * down, right)) is False:
+        if shifts_alike(probed, tokens, still, field, (2 * down, right)) is False:
             return None, None
     return (down, right), None
 
 
 def smallest_along(
-    axis: int, subject: Subject, tokens: Tensor, still: Tensor, field: tuple[int, int]
+    axis: int, probed: ProbedLayer, tokens: Tensor, still: Tensor, field: tuple[int, int]
 ) -> tuple[int | None, bool]:
     """The smallest shift along an axis that the output follows, and whether for some it can't be told."""
-    length = (subject.source.height, subject.source.width)[axis]
+    length = (probed.source.height, probed.source.width)[axis]
     if length == 1:
         return 1, False
-    stride, doubt = subject.stride[axis], False
+    stride, doubt = probed.stride[axis], False
     for step in range(stride, length // 2 + 1, stride):
-        alike = shifts_alike(subject, tokens, still, field, (step, 0) if axis == 0 else (0, step))
+        alike = shifts_alike(probed, tokens, still, field, (step, 0) if axis == 0 else (0, step))
         if alike:
             return step, False
         doubt = doubt or alike is None
@@ -554,15 +580,15 @@ def smallest_along(
 
 
 def shifts_alike(
-    subject: Subject, tokens: Tensor, still: Tensor, field: tuple[int, int], shift: tuple[int, int]
+    probed: ProbedLayer, tokens: Tensor, still: Tensor, field: tuple[int, int], shift: tuple[int, int]
 ) -> bool | None:
     """Whether the output of the shifted input is the shifted output, away from borders; None if all is border."""
-    source, target, stride = subject.source, subject.target, subject.stride
+    source, target, stride = probed.source, probed.target, probed.stride
     patches = tokens[:, source.aux :].unflatten(1, (source.height, source.width)).roll(shift, dims=(1, 2))
-    answer = subject.run(torch.cat((tokens[:, : source.aux], patches.flatten(1, 2)), dim=1))
+    answer = probed.run(torch.cat((tokens[:, : source.aux], patches.flatten(1, 2)), dim=1))
     before, after = (out[:, target.aux :].unflatten(1, (target.height, target.width)) for out in (still, answer))
     moved = before.roll((shift[0] // stride[0], shift[1] // stride[1]), dims=(1, 2))
-    limit = (1e-7 if subject.dtype == torch.float64 else 1e-4) * float(before.abs().max())
+    limit = (1e-7 if probed.dtype == torch.float64 else 1e-4) * float(before.abs().max())
     wrong = (after - moved)[0].abs().amax(dim=-1)  # [H, W]
     if float(wrong.max()) <= limit:
         return True

@@ -17,15 +17,15 @@ from ...models import MODELS
 from ...models.names import PARTS, Context
 from ...parts.slots import Ffn, Merge, Mixer, Qkv, Site
 from .bare import strip_projections
-from .layer import Subject, wrap
+from .layer import ProbedLayer, wrap
 
 DIM = 24  # channels of a part that is built alone
 SIDE = 21  # of its map: three windows of seven
 
 
-def open_subject(
+def open_probed(
     text: str, size: tuple[int, int] | None = None, *, bare: bool = False, seed: int = 0, grid: Grid | None = None
-) -> Subject:
+) -> ProbedLayer:
     """What a text stands for.
 
     Args:
@@ -38,21 +38,21 @@ def open_subject(
         grid: Of a torch layer that takes tokens.
 
     Example:
-        >>> open_subject("depthwise").source
+        >>> open_probed("depthwise").source
         Grid(height=21, width=21, aux=0)
-        >>> open_subject("swin_nano.stages.1.blocks.0.mixer").channels
+        >>> open_probed("swin_nano.stages.1.blocks.0.mixer").channels
         64
     """
     torch.manual_seed(seed)
     if text.startswith("torch:"):
-        return open_layer(text, size, grid, bare)
+        return open_torch_layer(text, size, grid, bare)
     name, _, options = text.partition(":")
     if slots := [slot for slot, parts in PARTS.items() if name in parts]:
         return open_part(slots[0], name, options, size, bare)
     return open_in_model(text, size, bare, seed)
 
 
-def open_layer(text: str, size: tuple[int, int] | None, grid: Grid | None, bare: bool) -> Subject:
+def open_torch_layer(text: str, size: tuple[int, int] | None, grid: Grid | None, bare: bool) -> ProbedLayer:
     """A layer of torch on an input that its own settings ask for."""
     layer = parse_layer(text.removeprefix("torch:"))
     if bare:
@@ -82,7 +82,7 @@ def channels_of(layer: nn.Module) -> tuple[int, str]:
     return DIM, "map"
 
 
-def open_part(slot: str, name: str, options: str, size: tuple[int, int] | None, bare: bool) -> Subject:
+def open_part(slot: str, name: str, options: str, size: tuple[int, int] | None, bare: bool) -> ProbedLayer:
     """A part, built alone with new weights."""
     context = Context(MODELS["swin_tiny"], 0)
     value: Any = PARTS[slot][name](context)
@@ -154,7 +154,7 @@ class Features(nn.Module):
         return self.model.forward_features(images) if hasattr(self.model, "forward_features") else self.model(images)
 
 
-def open_in_model(text: str, size: tuple[int, int] | None, bare: bool, seed: int) -> Subject:
+def open_in_model(text: str, size: tuple[int, int] | None, bare: bool, seed: int) -> ProbedLayer:
     """A model, or a module in it with what it is fed when the model sees a random image."""
     model, path, own_size, fresh = open_model(text, seed)
     model.eval()

@@ -15,7 +15,7 @@ from ...lattice import Grid
 from ...parts import DepthWise, GatherBroadcast, Global, LinearQkv, LocalMlp, Sliding, SpatialReduction, Window
 from ...parts.slots import Mixer, Site
 from .bare import strip_projections
-from .layer import Subject, wrap
+from .layer import ProbedLayer, wrap
 from .measure import COLUMNS, Findings, describe, probe
 from .measure import box as size_of
 from .open import stir
@@ -50,7 +50,7 @@ class Row:
     what: str
     printed: Marks | None
     in_table_1: bool
-    make: Callable[[Size], Subject]
+    make: Callable[[Size], ProbedLayer]
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class AcrossTokens(nn.Module):
         return self.layer(tokens.transpose(1, 2)).transpose(1, 2)
 
 
-def of_mixer(part: Callable[[Size], Mixer], name: str, aux: int = 0) -> Callable[[Size], Subject]:
+def of_mixer(part: Callable[[Size], Mixer], name: str, aux: int = 0) -> Callable[[Size], ProbedLayer]:
     """Builds a mixer without its projections; of a depth-wise block what stands between them."""
 
-    def make(size: Size) -> Subject:
+    def make(size: Size) -> ProbedLayer:
         grid = Grid(size.side, size.side, aux)
         site, value = Site(size.channels, grid), part(size)
         module = value.make_spatial(site) if isinstance(value, DepthWise) else value.build(site, LinearQkv())
@@ -94,10 +94,10 @@ def of_mixer(part: Callable[[Size], Mixer], name: str, aux: int = 0) -> Callable
     return make
 
 
-def of_torch(layer: Callable[[Size], nn.Module], name: str) -> Callable[[Size], Subject]:
+def of_torch(layer: Callable[[Size], nn.Module], name: str) -> Callable[[Size], ProbedLayer]:
     """Builds a layer that takes maps."""
 
-    def make(size: Size) -> Subject:
+    def make(size: Size) -> ProbedLayer:
         module = layer(size)
         stir(module)
         return wrap(module, torch.randn(1, size.channels, size.side, size.side), name=name, layout="map")
@@ -112,7 +112,7 @@ def fully_connected(size: Size) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(count, count), nn.Unflatten(1, shape))
 
 
-def spatial_mixing(size: Size) -> Subject:
+def spatial_mixing(size: Size) -> ProbedLayer:
     """The token-mixing half of timm's MLP-Mixer block."""
     from timm.models.mlp_mixer import MixerBlock
 
@@ -284,5 +284,5 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
         "table_1": verdict.row.in_table_1,
         "printed": printed,
         "differing": verdict.differing,
-        "measured": verdict.found.as_dict(),
+        "measured": verdict.found.to_dict(),
     }
