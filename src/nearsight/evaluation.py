@@ -217,7 +217,7 @@ def collect(
         ValueError: None of the images can be read.
     """
     task, where, bad = get_task(trained.task), pick_device(device), dict[str, str]()
-    model, meter = trained.model.to(where), task.meter(len(trained.classes))
+    model, meter = trained.model.to(where), task.meter(len(trained.classes), trained.settings)
     for group in progress(task.eval_loader(images, trained.preprocessing, batch or task.batch, workers)):
         bad |= group.bad
         meter.add(group, task.predict(model, group, trained.preprocessing, where, trained.classes))

@@ -113,7 +113,7 @@ class View:
     @cached_property
     def answers(self) -> tuple[Answer, ...]:
         """The likeliest classes; of a segmenter or detector those that it found."""
-        if self.opened.task != "classify":
+        if self.opened.preprocessing.dense:
             pairs = zip(self.predicted.numbers[:ANSWERS], self.predicted.confidences, strict=False)
             return tuple(Answer(self.opened.class_name(number), share) for number, share in pairs)
         output = self.seen.output

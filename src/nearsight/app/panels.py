@@ -188,9 +188,9 @@ def applies(method: str, view: View, layer: Layer) -> bool:
     """Whether a method has something to show for a model: not each has kernels, deformable merges or global tokens."""
     match method:
         case "Prediction" | "Dense roll-out":
-            return view.opened.task != "classify" and (method == "Prediction" or bool(view.predicted.numbers))
+            return view.opened.preprocessing.dense and (method == "Prediction" or bool(view.predicted.numbers))
         case "Roll-out" | "Grad-CAM":
-            return view.opened.task == "classify"
+            return not view.opened.preprocessing.dense
         case "Kernels":
             return isinstance(layer.mixing, KernelMatrix)
         case "Sampling points":

@@ -226,10 +226,13 @@ class Loss(ConfigBase):
     Attributes:
         smoothing: Label smoothing.
         class_weights: `balanced` weighs classes by the inverse of their frequency; or one number for each class.
+        kind: For several labels an image: `bce` (binary cross entropy) or `asymmetric`, which turns away from absent
+            classes that are told easily.
     """
 
     smoothing: float = Field(default=0.0, ge=0, lt=1)
     class_weights: Literal["none", "balanced"] | Weights = "none"
+    kind: Literal["bce", "asymmetric"] = "bce"
 
 
 class Distillation(ConfigBase):
@@ -316,7 +319,8 @@ class Recipe(ConfigBase):
 
     Attributes:
         name: Name of the recipe this one started from.
-        task: What is learned: to `classify` images, to `detect` objects in them, or to `segment` them.
+        task: What is learned: to `classify` images, to tell which of several classes each has (`multilabel`), to
+            `detect` objects in them, or to `segment` them.
         epochs: Passes over the training images; 0 follows their number.
         batch: Images in a step, over all processes; 0 follows the number of training images.
         accumulate: Parts in which a batch is worked off, to save memory.
@@ -333,7 +337,7 @@ class Recipe(ConfigBase):
     """
 
     name: str = "custom"
-    task: Literal["classify", "detect", "segment"] = "classify"
+    task: Literal["classify", "multilabel", "detect", "segment"] = "classify"
     model: ModelChoice = ModelChoice()
     data: DataUse = DataUse()
     epochs: int = Field(default=0, ge=0, le=MOST_EPOCHS)
@@ -354,7 +358,7 @@ class Recipe(ConfigBase):
     @model_validator(mode="after")
     def check_together(self) -> "Recipe":
         """Refuse a head without use, batches that can't be divided, and a warm-up that never ends."""
-        if self.task == "classify" and self.model.head is not None:
+        if self.task in ("classify", "multilabel") and self.model.head is not None:
             raise ValueError(
                 f"model.head {self.model.head} detects or segments, but the task is to classify; leave it out, or "
                 "choose a recipe for that"

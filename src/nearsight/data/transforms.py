@@ -20,7 +20,7 @@ from torchvision.transforms.v2 import functional as change
 
 from .image import enough_for, show_middle
 from .instances import Instances
-from .restore import fit_sides, resize_image, restore_boxes, restore_masks
+from .restore import Size, fit_sides, resize_image, restore_boxes, restore_masks
 
 if TYPE_CHECKING:
     from ..config.recipe import Augment, SceneAugment
@@ -36,7 +36,6 @@ IGNORE_INDEX = 255
 SMALLEST = 0.5  # sides of a box in pixels, below which nothing is left of an object
 CROP_TRIES = 10  # to find a part that no class fills
 
-Size = tuple[int, int]  # height, width
 Annotation = Instances | NDArray[np.uint8]
 
 

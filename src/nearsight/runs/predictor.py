@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..data.samples import Split
 from ..tasks import get_task
-from ..tasks.predictions import Classification, Detection, Prediction
+from ..tasks.predictions import Prediction
 from .bundle import Bundle, is_bundle, read_bundle
 from .images import GivenImages, gather
 from .runtime import open_runner, predict_with_bundle
@@ -136,14 +136,13 @@ class Predictor:
             raise ValueError(f"A batch of {batch} images was asked for; it takes at least 1.")
         given = gather(images)
         size = batch or get_task(self.task).batch
-        least = self.threshold if min_score is None else min_score
         if isinstance(self.preprocessing, Bundle):
             if str(device or "cpu") != "cpu":
                 raise ValueError(f"{self.path} is a bundle, which runs on the CPU; leave --device {device} out.")
             found = predict_with_bundle(self.model, self.preprocessing, given, size, workers, progress)
         else:
             found = self._predict_with_torch(given, size, workers, device, progress)
-        return (finish(prediction, top, least) for prediction in found)
+        return (prediction.at_settings(self.settings, top, min_score) for prediction in found)
 
     def _predict_with_torch(
         self, given: Any, batch: int, workers: int | None, device: "torch.device | str | None", progress: Progress
@@ -181,13 +180,6 @@ class Predictor:
                     yield found[index]
                 else:
                     yield Prediction(image=name, problem=group.bad[name])
-
-
-def finish(prediction: Prediction, top: int, min_score: float) -> Prediction:
-    """The prediction with as many classes, or as sure objects, as were asked for."""
-    if isinstance(prediction, Classification):
-        return replace(prediction, listed=min(top, len(prediction.classes)))
-    return prediction.at(min_score) if isinstance(prediction, Detection) else prediction
 
 
 def load(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "get_task"]
 
 # A task is one file of this package, named as recipes name the task; its `TASK` is the task.
-NAMES = ("classify", "detect", "segment")
+NAMES = ("classify", "multilabel", "detect", "segment")
 
 
 class Registry(Mapping[str, "Task"]):

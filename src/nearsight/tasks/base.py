@@ -227,8 +227,14 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def meter(self, classes: int) -> Meter:
-        """A fresh meter."""
+    def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> Meter:
+        """A fresh meter.
+
+        Args:
+            classes: Number of classes.
+            settings: What was saved with the model (`Metrics.settings`), to be judged as it is used; None while it is
+                still in training.
+        """
 
     @abstractmethod
     def match_split(self, split: Split, data: Data, classes: Sequence[str]) -> Split:

@@ -70,7 +70,7 @@ STRENGTH: tuple[tuple[float, dict[str, Any]], ...] = (
     (float("inf"), {"rand_augment": "rand-m9-mstd0.5-inc1", "mixup": 0.8, "cutmix": 1.0, "erase": 0.25}),
 )
 # The share of the epochs that recipes without a warm-up of their own warm up in, whatever the number of epochs.
-WARM_UP = {"small-data": 0.05, "fine-tune": 0.1, "retrofit": 0.1}
+WARM_UP = {"small-data": 0.05, "small-multilabel": 0.05, "fine-tune": 0.1, "retrofit": 0.1}
 
 
 def fill_in(recipe: Recipe, images: int, classes: int, side: int) -> Recipe:
@@ -103,7 +103,7 @@ def fill_in(recipe: Recipe, images: int, classes: int, side: int) -> Recipe:
     settings["batch"] = recipe.batch or choose_batch(images)
     if recipe.augment.crop == "auto":
         settings["augment"]["crop"] = choose_crop(settings["model"]["img_size"] or side)
-    if recipe.name == "small-data":
+    if recipe.name in ("small-data", "small-multilabel"):
         given = recipe.augment.model_fields_set
         wish = choose_strength(settings["epochs"])
         # RandAugment and the user's colour jitter exclude each other.
@@ -210,7 +210,7 @@ class Classify(Task):
             for name, (height, width), row in found
         ]
 
-    def meter(self, classes: int) -> "ClassificationMeter":
+    def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "ClassificationMeter":
         return ClassificationMeter(classes)
 
     def match_split(self, split: Split, data: Data, classes: Sequence[str]) -> Split:

@@ -1,6 +1,6 @@
 """Detection: objects of an image as boxes and, where data and model have them, masks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +66,7 @@ class Detect(DenseTask):
         rles = tuple(found.pop("rles")) if "rles" in found else None
         return Detection(**about, **found, rles=rles)
 
-    def meter(self, classes: int) -> "DetectionMeter":
+    def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "DetectionMeter":
         return DetectionMeter(classes)
 
     def tables(self, judged: Judged) -> list[RenderableType]:

@@ -6,7 +6,7 @@ as files for other programs. Who writes or shows predictions asks the prediction
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -81,6 +81,16 @@ class Prediction:
         """How much of a prediction another model's prediction for the same image repeats, from 0 to 1."""
         raise NotImplementedError
 
+    def at_settings(self, settings: Mapping[str, Any], top: int, min_score: float | None) -> "Prediction":
+        """The prediction as a user asked for it.
+
+        Args:
+            settings: What the training found out, such as the `threshold` of a detector.
+            top: How many classes text and tables name.
+            min_score: Score that an object needs; None takes what was best in the training.
+        """
+        return self
+
     def light(self) -> "Prediction":
         """What `files_of_all` needs of this prediction: without what would fill the memory."""
         return Prediction(image=self.image, size=self.size, problem=self.problem)
@@ -110,6 +120,10 @@ class Classification(Prediction):
         """The most probable classes with their probabilities, highest first; of equal ones the first named."""
         order = np.argsort(-self.probabilities, kind="stable")[:k]
         return tuple((self.classes[number], float(self.probabilities[number])) for number in order)
+
+    def at_settings(self, settings: Mapping[str, Any], top: int, min_score: float | None) -> "Classification":
+        """With as many classes as were asked for."""
+        return replace(self, listed=min(top, len(self.classes)))
 
     def summary(self) -> str:
         """The image and its most probable class."""
@@ -153,6 +167,74 @@ class Classification(Prediction):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class MultiLabel(Classification):
+    """Which classes an image has: none, one or several.
+
+    Attributes:
+        probabilities: That the image has each class `[C]`, float64; they don't sum to 1.
+        thresholds: Probabilities from which on it counts as having each class; None for 0.5.
+
+    Example:
+        >>> probabilities = np.array([0.2, 0.7, 0.6])
+        >>> found = MultiLabel(image="a.jpg", probabilities=probabilities, classes=("cat", "cow", "dog"))
+        >>> found.labels, found.summary()
+        (('cow', 'dog'), 'a.jpg: cow 70.0 %, dog 60.0 %')
+    """
+
+    thresholds: tuple[float, ...] | None = None
+
+    @property
+    def chosen(self) -> NDArray[np.bool_]:
+        """Whether the image has each class `[C]`."""
+        return self.probabilities >= (0.5 if self.thresholds is None else np.array(self.thresholds))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes that the image has."""
+        return tuple(self.classes[number] for number in np.flatnonzero(self.chosen))
+
+    def at_settings(self, settings: Mapping[str, Any], top: int, min_score: float | None) -> "MultiLabel":
+        """With the thresholds of the training, or one for all classes."""
+        thresholds = settings.get("thresholds") if min_score is None else [min_score] * len(self.classes)
+        return replace(
+            self, listed=min(top, len(self.classes)), thresholds=None if thresholds is None else tuple(thresholds)
+        )
+
+    def summary(self) -> str:
+        """The image and the classes that it has, the most probable first."""
+        names = set(self.labels)
+        found = [f"{name} {percent(value)}" for name, value in self.top(len(self.classes)) if name in names]
+        return f"{self.image}: {', '.join(found) or 'nothing'}"
+
+    def text(self) -> str:
+        """One line of words."""
+        return self.summary()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The image, its labels, and the probability of each class."""
+        values = {name: round(float(value), 6) for name, value in zip(self.classes, self.probabilities, strict=True)}
+        return {"image": self.image, "labels": list(self.labels), "probabilities": values}
+
+    def columns(self) -> tuple[str, ...]:
+        """The image, its labels, and the probability of each class."""
+        return ("image", "labels", *self.classes)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """One row; labels are divided by `|`, as tables for training have them."""
+        return [(self.image, "|".join(self.labels), *(f"{value:.6f}" for value in self.probabilities))]
+
+    def agreement(self, other: Classification) -> float:
+        """Fraction of the classes that both say the same of."""
+        assert isinstance(other, MultiLabel)
+        return float((self.chosen == other.chosen).mean())
+
+    def draw(self, image: Image.Image) -> Image.Image:
+        """The image with the names of its labels."""
+        names = set(self.labels)
+        return draw_labels(image, [pair for pair in self.top(len(self.classes)) if pair[0] in names])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Detection(Prediction):
     """The objects of an image, in its own pixels, the top-scoring first.
 
@@ -187,6 +269,10 @@ class Detection(Prediction):
         kept = np.flatnonzero(self.scores >= threshold)
         rles = None if self.rles is None else tuple(self.rles[number] for number in kept)
         return replace(self, boxes=self.boxes[kept], labels=self.labels[kept], scores=self.scores[kept], rles=rles)
+
+    def at_settings(self, settings: Mapping[str, Any], top: int, min_score: float | None) -> "Detection":
+        """The objects that score enough."""
+        return self.at(settings.get("threshold", 0.5) if min_score is None else min_score)
 
     def masks(self) -> NDArray[np.bool_] | None:
         """Which pixels belong to each object `[n, H, W]`; None of a model that finds no masks."""

@@ -1,6 +1,6 @@
 """Semantic segmentation: the class of every pixel."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ class Segment(DenseTask):
     ) -> Segmentation:
         return Segmentation(**about, labels=preprocessing.restore_map(output, shown, original))
 
-    def meter(self, classes: int) -> "SegmentationMeter":
+    def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "SegmentationMeter":
         return SegmentationMeter(classes)
 
     def tables(self, judged: Judged) -> list[RenderableType]:

@@ -6,7 +6,7 @@ same bits as one that never stopped, and several processes learn what one would.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
@@ -256,12 +256,14 @@ def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display)
     display.show_epoch(values, progress.elapsed / progress.epoch * (recipe.epochs - progress.epoch))
 
 
-def evaluate(session: Session, split: Split, flag: StopFlag | None = None) -> Meter:
+def evaluate(
+    session: Session, split: Split, flag: StopFlag | None = None, settings: Mapping[str, Any] | None = None
+) -> Meter:
     """Predictions of the model for a split with their ground truth; the processes share the images."""
     accelerator, model, task = session.accelerator, session.eval_model, session.task
     mine = range(accelerator.process_index, len(split), accelerator.num_processes)
     batch = max(1, session.recipe.batch // session.recipe.accumulate)
-    preprocessing, meter = session.built.preprocessing, task.meter(len(session.classes))
+    preprocessing, meter = session.built.preprocessing, task.meter(len(session.classes), settings)
     training = model.training
     model.eval()
     for images in task.eval_loader(split, preprocessing, batch, session.workers, mine):
@@ -287,10 +289,12 @@ def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
     session.ema = None
     built.model.load_state_dict(session.checkpoints.weights(progress.best_name))
     built.model.eval()
+    best = next(r for r in run.records() if r["kind"] == "epoch" and r["epoch"] == progress.best_epoch)
+    settings = {name: best[f"val_{name}"] for name in task.settings}
     if test is not None:
-        meter = evaluate(session, test, flag)
+        meter = evaluate(session, test, flag, settings)
         metrics = meter.metrics()
-        tested = metrics.values() | metrics.settings()
+        tested = metrics.values() | {name: v for name, v in metrics.settings().items() if isinstance(v, float)}
     else:
         meter, tested = session.best or evaluate(session, prepared.val, flag), None
     share_bad(session)
@@ -311,8 +315,6 @@ def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
         folder=run.folder,
     )
     if session.accelerator.is_main_process:
-        best = next(r for r in run.records() if r["kind"] == "epoch" and r["epoch"] == progress.best_epoch)
-        settings = {name: best[f"val_{name}"] for name in task.settings}
         save_trained(built, task.name, session.classes, run.folder / "model.safetensors", settings)
         run.write_predictions("val" if test is None else "test", {"indices": meter.indices, **meter.compared()})
         run.finish(outcome)

@@ -1,0 +1,391 @@
+"""Multi-label classification: which of the classes an image has, none, one or several of them.
+
+Which probability is enough is chosen for each class on the validation images and saved with the model.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+from timm.loss import AsymmetricLossMultiLabel
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..config.files import parse
+from ..config.recipe import Recipe
+from ..console import percent, titled
+from ..data.labels import shorten
+from ..data.loader import Batch
+from ..data.samples import Data, Split, Subset
+from ..data.transforms import Augmentation, Preprocessing
+from ..plots.style import COLOURS, SMALL, abbreviate, figure, tidy, to_png, write
+from .base import GROUPS, Built, Judged, Labeller, Meter, Metric, Task, pseudo_values
+from .build import build
+from .classify import NAME, fill_in, logits_of, short, to_device, typical_side
+from .predictions import MultiLabel
+
+DRAWN = 8  # classes whose curves are drawn
+
+
+class Multilabel(Task):
+    """Telling which classes an image has."""
+
+    name = "multilabel"
+    default_recipe = "small-multilabel"
+    metric = Metric("map", "mAP")
+    batch = 64
+    files = ("predictions.csv", "precision_recall.png")
+    settings = ("thresholds",)
+
+    def complete(self, recipe: Recipe, data: Data) -> Recipe:
+        assert data.train is not None
+        given = recipe.augment.model_fields_set
+        if recipe.augment.mixes and given & {"mixup", "cutmix"}:
+            raise ValueError("Mixup and cutmix mix single classes; set augment.mixup and augment.cutmix to 0.")
+        filled = fill_in(recipe, len(data.train), len(data.classes), typical_side(data.train))
+        settings = filled.model_dump()
+        settings["augment"] |= {"mixup": 0.0, "cutmix": 0.0}
+        return parse(settings, f"The recipe {recipe.name}")
+
+    def build(self, recipe: Recipe, data: Data) -> Built:
+        return build(recipe.model, len(data.classes))
+
+    def preprocessing_from(self, values: Mapping[str, Any]) -> Preprocessing:
+        known: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+        return Preprocessing(**known)
+
+    def augmentation(self, recipe: Recipe, preprocessing: Preprocessing) -> Augmentation:
+        return Augmentation(recipe.augment, preprocessing)
+
+    def objective(
+        self, recipe: Recipe, data: Data, built: Built, device: torch.device, teacher: Labeller | None = None
+    ) -> "LabelLoss":
+        if teacher is not None:
+            raise ValueError("A teacher gives one class to an image; leave distill out, or choose the task classify.")
+        assert data.train is not None
+        return LabelLoss(recipe, data.train, len(data.classes), built.preprocessing, device)
+
+    def predict(
+        self, model: nn.Module, batch: Batch, preprocessing: Preprocessing, device: torch.device, classes: Sequence[str]
+    ) -> list[MultiLabel]:
+        probabilities = logits_of(model, batch, preprocessing, device).sigmoid().numpy()
+        found = zip(batch.names, batch.originals.tolist(), probabilities, strict=True)
+        return [
+            MultiLabel(image=name, size=(height, width), probabilities=row, classes=tuple(classes))
+            for name, (height, width), row in found
+        ]
+
+    def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "MultilabelMeter":
+        thresholds = (settings or {}).get("thresholds")
+        return MultilabelMeter(classes, None if thresholds is None else np.array(thresholds))
+
+    def match_split(self, split: Split, data: Data, classes: Sequence[str]) -> Split:
+        if data.classes == tuple(classes):
+            return split
+        known = {name: number for number, name in enumerate(classes)}
+        unknown = [name for name in data.classes if name not in known]
+        if unknown:
+            raise ValueError(
+                f"{data.source} has classes that the model does not know: {shorten(unknown, 10)}; it knows "
+                f"{shorten(classes, 10)}. Rename or remove them."
+            )
+        return Relabelled(split, np.array([known[name] for name in data.classes]), len(classes))
+
+    def tables(self, judged: Judged) -> list[RenderableType]:
+        metrics: MultilabelMetrics = judged.metrics
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        lines = {
+            "mAP": (metrics.map, "mean of the classes' average precisions"),
+            "micro F1": (metrics.f1_micro, "over all labels of all images"),
+            "macro F1": (metrics.f1_macro, "mean of the classes' F1"),
+        }
+        for name, (value, meaning) in lines.items():
+            table.add_row(name, percent(value), Text(meaning, style="dim"))
+        by_class = titled("class", "images", "AP", "precision", "recall", "F1", "from")
+        for number, name in enumerate(judged.classes):
+            values = (metrics.ap[number], metrics.precision[number], metrics.recall[number], metrics.f1[number])
+            cells = ("–" if np.isnan(value) else percent(float(value)) for value in values)
+            least = percent(float(metrics.thresholds[number]))
+            by_class.add_row(short(name), f"{metrics.support[number]:,}", *cells, least)
+        return [table, Text(), by_class]
+
+    def report_files(self, judged: Judged) -> dict[str, bytes]:
+        return {"predictions.csv": to_csv(judged), "precision_recall.png": to_png(draw_curves(judged))}
+
+
+TASK = Multilabel()
+
+
+class Relabelled(Subset):
+    """A split whose rows of labels have the columns of a model.
+
+    Args:
+        whole: The split.
+        columns: The model's column of each class of the split.
+        classes: Number of the model's classes.
+    """
+
+    def __init__(self, whole: Split, columns: NDArray[np.int64], classes: int):
+        super().__init__(whole, np.arange(len(whole)))
+        self.columns, self.classes = columns, classes
+
+    def target(self, index: int) -> NDArray[np.bool_]:
+        row = np.zeros(self.classes, dtype=bool)
+        row[self.columns] = np.asarray(self.whole.target(index), dtype=bool)
+        return row
+
+
+class LabelLoss:
+    """Binary cross entropy or the asymmetric loss, mean over images and classes (`Objective`).
+
+    Args:
+        recipe: Settings of the loss.
+        train: Training images, by whose labels classes are weighted.
+        classes: Number of classes.
+        preprocessing: What the model wants to be fed.
+        device: Where the model stands.
+    """
+
+    def __init__(self, recipe: Recipe, train: Split, classes: int, preprocessing: Preprocessing, device: torch.device):
+        self.settings, self.preprocessing, self.device = recipe.loss, preprocessing, device
+        self.asymmetric = AsymmetricLossMultiLabel(clip=ASYMMETRIC_SHIFT, disable_torch_grad_focal_loss=True)
+        self.weight: Tensor | None = None
+        given = recipe.loss.class_weights
+        if given == "none":
+            return
+        if recipe.loss.kind == "asymmetric":
+            raise ValueError("The asymmetric loss weighs labels itself; set loss.class_weights to none.")
+        if given == "balanced":  # as much weight for an image that has the class as for all that lack it
+            positive = np.sum([np.asarray(train.target(index)) for index in range(len(train))], axis=0)
+            values = (len(train) - positive) / np.maximum(positive, 1)
+        elif len(given) != classes:
+            raise ValueError(f"loss.class_weights has {len(given)} numbers, but there are {classes} classes.")
+        else:
+            values = np.asarray(given)
+        self.weight = torch.tensor(values, dtype=torch.float32, device=device).clamp(min=1e-3)
+
+    def prepare(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor]:
+        """Training images `[B, 3, H, W]` on the scale 0 to 1, and whether each has each class `[B, C]`."""
+        images, labels = to_device(batch, self.device)
+        return images, labels.float()
+
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        """Mean loss over the images that `prepare` gave."""
+        logits = model(self.preprocessing.normalise(images)).float()
+        if self.settings.kind == "asymmetric":
+            return self.asymmetric(logits, labels) / labels.numel()
+        smooth = labels * (1 - self.settings.smoothing) + self.settings.smoothing / 2
+        return F.binary_cross_entropy_with_logits(logits, smooth, pos_weight=self.weight)
+
+
+ASYMMETRIC_SHIFT = 0.05  # probabilities of absent classes below this cost nothing, as in the paper
+
+
+@dataclass(frozen=True)
+class MultilabelMetrics:
+    """How good the labels are.
+
+    Attributes:
+        images: How many images there are.
+        map: Mean over the classes that occur, of `ap`.
+        f1_micro: F1 over all labels of all images.
+        f1_macro: Mean over the classes of `f1`; 0 for one that is neither there nor predicted, as in scikit-learn.
+        loss: Binary cross entropy, mean over images and classes.
+        ap: Average precision of each class; nan for one that no image has `[C]`.
+        precision: Of each class at its threshold; nan where it is never predicted `[C]`.
+        recall: Of each class at its threshold; nan where no image has it `[C]`.
+        f1: Of each class at its threshold; nan where it is neither there nor predicted `[C]`.
+        support: Images that have each class `[C]`.
+        thresholds: Probabilities from which on each class counts as predicted `[C]`.
+        best_thresholds: Those that give the best F1 of each class on these images; 0.5 for one that none has `[C]`.
+    """
+
+    images: int
+    map: float
+    f1_micro: float
+    f1_macro: float
+    loss: float
+    ap: NDArray[np.float64]
+    precision: NDArray[np.float64]
+    recall: NDArray[np.float64]
+    f1: NDArray[np.float64]
+    support: NDArray[np.int64]
+    thresholds: NDArray[np.float64]
+    best_thresholds: NDArray[np.float64]
+
+    def values(self) -> dict[str, float]:
+        """Loss, mAP and F1."""
+        return {"loss": self.loss, "map": self.map, "f1_micro": self.f1_micro, "f1_macro": self.f1_macro}
+
+    def contents(self) -> str:
+        """How many labels the images have."""
+        return f" with {int(self.support.sum()):,} labels of {len(self.support)} classes"
+
+    def settings(self) -> dict[str, Any]:
+        """The best threshold of each class."""
+        return {"thresholds": self.best_thresholds.tolist()}
+
+    def to_dict(self, classes: Sequence[str]) -> dict[str, Any]:
+        """All metrics as values that JSON has; null where there is nothing to count."""
+        by_class = {
+            name: {
+                **{key: known(getattr(self, key)[number]) for key in ("ap", "precision", "recall", "f1")},
+                "images": int(self.support[number]),
+                "threshold": float(self.thresholds[number]),
+            }
+            for number, name in enumerate(classes)
+        }
+        return {**{key: known(value) for key, value in self.values().items()}, "classes": by_class}
+
+
+def known(value: float) -> float | None:
+    """A number, or None for nan, which JSON has no word for."""
+    return None if np.isnan(value) else float(value)
+
+
+def measure_labels(
+    probabilities: NDArray[np.floating], labels: NDArray[np.bool_], thresholds: NDArray[np.float64] | None = None
+) -> MultilabelMetrics:
+    """All metrics at once.
+
+    Args:
+        probabilities: Of each class `[n, C]`.
+        labels: Whether each image has each class `[n, C]`.
+        thresholds: From which on a class counts as predicted `[C]`; None takes the best on these images.
+
+    Example:
+        >>> labels = np.array([[True, False], [True, True], [False, False]])
+        >>> found = measure_labels(np.array([[0.9, 0.2], [0.4, 0.6], [0.1, 0.3]]), labels)
+        >>> found.map, found.f1_micro, found.thresholds.tolist()
+        (1.0, 1.0, [0.4, 0.6])
+    """
+    from sklearn.metrics import average_precision_score
+
+    support = labels.sum(axis=0)
+    ap = np.array(
+        [
+            average_precision_score(labels[:, number], probabilities[:, number]) if support[number] else np.nan
+            for number in range(labels.shape[1])
+        ]
+    )
+    best = np.array([best_threshold(row, there) for row, there in zip(probabilities.T, labels.T, strict=True)])
+    used = best if thresholds is None else thresholds
+    predicted = probabilities >= used
+    right, said = (predicted & labels).sum(axis=0), predicted.sum(axis=0)
+    with np.errstate(invalid="ignore"):
+        f1 = 2 * right / (said + support)
+        precision, recall = right / said, right / support
+    wide = probabilities.astype(np.float64)
+    true = np.maximum(np.where(labels, wide, 1 - wide), np.finfo(np.float64).tiny)
+    return MultilabelMetrics(
+        images=len(labels),
+        map=float(np.nanmean(ap)) if support.any() else 0.0,
+        f1_micro=float(2 * right.sum() / max(int(said.sum() + support.sum()), 1)),
+        f1_macro=float(np.nan_to_num(f1).mean()),
+        loss=float(-np.log(true).mean()),
+        ap=ap,
+        precision=precision,
+        recall=recall,
+        f1=f1,
+        support=support,
+        thresholds=used,
+        best_thresholds=best,
+    )
+
+
+def best_threshold(probabilities: NDArray[np.floating], there: NDArray[np.bool_]) -> float:
+    """The probability from which on a class is best predicted: with the highest F1; 0.5 where no image has it.
+
+    Example:
+        >>> best_threshold(np.array([0.9, 0.7, 0.6, 0.2]), np.array([True, False, True, False]))
+        0.6
+    """
+    if not there.any():
+        return 0.5
+    order = np.argsort(-probabilities, kind="stable")
+    sure, hits = probabilities[order], np.cumsum(there[order])
+    last = np.append(np.diff(sure) != 0, True)  # images of one probability count together
+    f1 = np.where(last, 2 * hits / (np.arange(1, len(sure) + 1) + there.sum()), 0)
+    return float(sure[f1.argmax()])
+
+
+class MultilabelMeter(Meter):
+    """Probabilities and labels of each image.
+
+    Args:
+        classes: Number of classes.
+        thresholds: Of the model; None where they are to be chosen on these images.
+    """
+
+    def __init__(self, classes: int, thresholds: NDArray[np.float64] | None = None):
+        super().__init__(classes)
+        self.thresholds = thresholds
+
+    def record(self, index: int, prediction: MultiLabel, target: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        return prediction.probabilities, np.asarray(target, dtype=bool)
+
+    def arrays(self, without: int | None = None) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Probabilities and labels `[n, C]` in the order of `indices`, perhaps without a group of images."""
+        rows = [self.records[index] for index in sorted(self.records) if without is None or index % GROUPS != without]
+        return np.stack([row for row, _ in rows]), np.stack([there for _, there in rows])
+
+    def metrics(self) -> MultilabelMetrics:
+        if not self.records:
+            raise ValueError("None of the images can be read; run `nearsight data check` on the data.")
+        return measure_labels(*self.arrays(), self.thresholds)
+
+    def scores(self) -> NDArray[np.float64]:
+        """F1 of the labels of each image; 1 where there are none and none is predicted."""
+        probabilities, labels = self.arrays()
+        predicted = probabilities >= self.metrics().thresholds
+        total = predicted.sum(axis=1) + labels.sum(axis=1)
+        return np.where(total > 0, 2 * (predicted & labels).sum(axis=1) / np.maximum(total, 1), 1.0)
+
+    def compared(self) -> dict[str, NDArray[Any]]:
+        groups = sorted({index % GROUPS for index in self.records})
+        without = [measure_labels(*self.arrays(group)).map for group in groups] if len(groups) > 1 else []
+        return {"scores": self.scores(), "parts": pseudo_values(self.metrics().map, without or [self.metrics().map])}
+
+
+def to_csv(judged: Judged) -> bytes:
+    """A line for each image: its name, its labels, the predicted ones, their F1, and the probability of each class."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["image", "true", "said", "f1", *judged.classes])
+    probabilities, labels = judged.meter.arrays()
+    predicted = probabilities >= judged.metrics.thresholds
+    names = np.array(judged.classes, dtype=object)
+    rows = zip(judged.meter.indices.tolist(), labels, predicted, judged.meter.scores(), probabilities, strict=True)
+    for index, there, said, score, row in rows:
+        cells = ("|".join(names[there]), "|".join(names[said]), f"{score:.4f}", *(f"{value:.6f}" for value in row))
+        writer.writerow([judged.images.name(index), *cells])
+    return stream.getvalue().encode(errors="surrogateescape")
+
+
+def draw_curves(judged: Judged) -> Any:
+    """Precision over recall, of the classes with the lowest average precision."""
+    from sklearn.metrics import precision_recall_curve
+
+    probabilities, labels = judged.meter.arrays()
+    picture = figure(6.4, 4.6)
+    axes = tidy(picture.add_subplot(), title="Precision and recall", x="recall", y="precision")
+    worst = np.argsort(np.where(np.isnan(judged.metrics.ap), np.inf, judged.metrics.ap), kind="stable")[:DRAWN]
+    for place, number in enumerate(n for n in worst if judged.metrics.support[n]):
+        precision, recall, _ = precision_recall_curve(labels[:, number], probabilities[:, number])
+        name = f"{abbreviate(judged.classes[number], NAME)} (AP {percent(float(judged.metrics.ap[number]))})"
+        axes.plot(recall, precision, color=COLOURS[place % len(COLOURS)], linewidth=1.6, label=name)
+    axes.set(xlim=(0, 1), ylim=(0, 1.02))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    if axes.get_lines():
+        for text in axes.legend(frameon=False, loc="lower left").get_texts():
+            write(text, SMALL)
+    return picture
