@@ -277,9 +277,13 @@ class Part:
 
 def unpreserving(part: Part) -> ValueError:
     """The refusal of a part that can't join a pretrained model without changing its answers."""
+    forms: dict[type, str] = {Ffn: "on_linear", Qkv: "on_linear", Mixer: "branch", Merge: "in_front"}
+    slot, form = next((slot, form) for slot, form in forms.items() if isinstance(part, slot))
+    parts = [kind for kind in REGISTERED.values() if issubclass(kind, slot)]
+    known = [kind.__name__ for kind in parts if getattr(kind, form) is not getattr(slot, form)]
     return ValueError(
-        f"{type(part).__name__} is no part that localize() can put into a model with preserve=True: it says of no form "
-        "that starts at nothing."
+        f"{type(part).__name__} is no part that localize() can put into a model with preserve=True: it has no form "
+        f"that starts at nothing (`{form}`); it knows {', '.join(known)}."
     )
 
 
