@@ -15,10 +15,10 @@ from nearsight.plots.overlays import (
     Area,
     chip_size,
     class_colours,
-    draw_objects,
-    draw_regions,
-    find_spot,
+    draw_detections,
+    draw_segmentation,
     ink_on,
+    place_label,
     side_by_side,
 )
 
@@ -55,7 +55,7 @@ def test_the_first_colours_differ_also_for_people_without_green_cones() -> None:
 @pytest.mark.parametrize("size", [(64, 48), (7, 300), (640, 480), (4000, 3000)])
 def test_pictures_of_any_size_become_legible_ones(size: tuple[int, int]) -> None:
     image = Image.new("RGB", size, (90, 90, 90))
-    picture = draw_objects(image, [[0, 0, size[0], size[1]]], [0], ["cat"], [0.5])
+    picture = draw_detections(image, [[0, 0, size[0], size[1]]], [0], ["cat"], [0.5])
     assert 560 <= max(picture.size) <= 1600
     assert picture.width / picture.height == pytest.approx(size[0] / size[1], rel=0.1)
     assert FIRST[0] in {colour for _, colour in picture.getcolors(1 << 24)}
@@ -67,7 +67,7 @@ def test_labels_neither_collide_nor_leave_the_picture() -> None:
     for _ in range(60):
         left, top = random.uniform(-20, 600, 2)
         box = (left, top, left + random.uniform(2, 200), top + random.uniform(2, 200))
-        spot = find_spot(box, chip_size("black-and-white cat 100 %", 12), (640, 480), placed)
+        spot = place_label(box, chip_size("black-and-white cat 100 %", 12), (640, 480), placed)
         if spot is not None:
             assert 0 <= spot.left < spot.right <= 640
             assert 0 <= spot.top < spot.bottom <= 480
@@ -79,9 +79,9 @@ def test_labels_neither_collide_nor_leave_the_picture() -> None:
 def test_where_labels_find_no_room_a_legend_tells_the_classes() -> None:
     image = Image.new("RGB", (640, 480))
     boxes = [[100, 100, 140, 140]] * 200
-    picture = draw_objects(image, boxes, [n % 3 for n in range(200)], ["a", "b", "c"], np.linspace(0, 1, 200))
+    picture = draw_detections(image, boxes, [n % 3 for n in range(200)], ["a", "b", "c"], np.linspace(0, 1, 200))
     assert picture.height > 480
-    few = draw_objects(image, boxes[:2], [0, 1], ["a", "b", "c"])
+    few = draw_detections(image, boxes[:2], [0, 1], ["a", "b", "c"])
     assert few.size == (640, 480)
 
 
@@ -89,7 +89,7 @@ def test_masks_colour_their_pixels_and_no_others() -> None:
     image = Image.new("RGB", (600, 600))
     mask = np.zeros((1, 600, 600), dtype=bool)
     mask[0, 200:400, 200:400] = True
-    picture = np.asarray(draw_objects(image, [[200, 200, 400, 400]], [1], ["a", "b"], masks=mask)).astype(int)
+    picture = np.asarray(draw_detections(image, [[200, 200, 400, 400]], [1], ["a", "b"], masks=mask)).astype(int)
     expected = np.array(FIRST[1]) * 0.42
     assert np.abs(picture[300, 300] - expected).max() <= 1
     assert (picture[500:, 500:] == 0).all()
@@ -97,8 +97,8 @@ def test_masks_colour_their_pixels_and_no_others() -> None:
 
 def test_nothing_to_draw() -> None:
     image = Image.new("L", (600, 400), 77)
-    assert draw_objects(image, [], [], ["a"]).size == (600, 400)
-    assert (np.asarray(draw_objects(image, np.zeros((0, 4)), [], ["a"], [], np.zeros((0, 400, 600)))) == 77).all()
+    assert draw_detections(image, [], [], ["a"]).size == (600, 400)
+    assert (np.asarray(draw_detections(image, np.zeros((0, 4)), [], ["a"], [], np.zeros((0, 400, 600)))) == 77).all()
 
 
 def test_regions_and_their_legend() -> None:
@@ -106,13 +106,13 @@ def test_regions_and_their_legend() -> None:
     classes = np.zeros((400, 600), dtype=np.uint8)
     classes[:, 300:] = 2
     classes[:100] = 255
-    picture = draw_regions(image, classes, ["sky", "road", "car"])
+    picture = draw_segmentation(image, classes, ["sky", "road", "car"])
     assert picture.width == 600
     assert picture.height > 400
     pixels = np.asarray(picture).astype(int)
     assert np.abs(pixels[300, 100] - np.array(FIRST[0]) * 0.6).max() <= 1
     assert np.abs(pixels[300, 500] - np.array(FIRST[2]) * 0.6).max() <= 1
-    assert draw_regions(image, classes, ["sky", "road", "car"], legend=False).size == (600, 400)
+    assert draw_segmentation(image, classes, ["sky", "road", "car"], legend=False).size == (600, 400)
 
 
 def test_pictures_side_by_side_have_one_height() -> None:

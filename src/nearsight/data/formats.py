@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..plots.overlays import BACKGROUND, NOT_COUNTED, class_colours
+from ..plots.overlays import BACKGROUND, IGNORE_INDEX, class_colours
 
 
 def coco_answers(
@@ -68,7 +68,7 @@ def index_png(numbers: Any, classes: Sequence[str]) -> bytes:
     picture = Image.frombytes("P", picture.size, picture.tobytes())
     background = bool(classes) and classes[0].casefold() == BACKGROUND
     palette = [value for colour in class_colours(len(classes), background) for value in colour]
-    palette += [0] * (3 * NOT_COUNTED - len(palette)) + [255, 255, 255]
+    palette += [0] * (3 * IGNORE_INDEX - len(palette)) + [255, 255, 255]
     picture.putpalette(palette)
     stream = io.BytesIO()
     picture.save(stream, "PNG", optimize=False)

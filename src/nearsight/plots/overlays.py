@@ -1,4 +1,7 @@
-"""Colours of classes that people with colour blindness tell apart, as far as there are few enough of them."""
+"""What is drawn into images: boxes, masks, semantic segmentation, labels, legends, images side by side.
+
+Our own instead of torchvision's: labels keep clear of each other and of the border, and nothing needs torch.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,7 +16,8 @@ from .style import WIDE_FONTS, abbreviate
 
 Colour = tuple[int, int, int]
 
-# After Okabe and Ito, in an order in which neighbours differ in lightness too; grey last.
+# Colours that people with colour blindness tell apart: after Okabe and Ito, in an order in which neighbours differ in
+# lightness too; grey last.
 FIRST: tuple[Colour, ...] = (
     (0, 114, 178),
     (230, 159, 0),
@@ -26,7 +30,7 @@ FIRST: tuple[Colour, ...] = (
 GREY: Colour = (128, 132, 138)
 HALFWAY = 0.179  # light of a ground on which black and white text have the same contrast
 GOLDEN = 137.50776  # degrees: hues that are so far apart never come back to each other
-LIGHTNESS = (0.74, 0.58, 0.86, 0.66)  # none so dark that it is lost in a dark picture
+LIGHTNESS = (0.74, 0.58, 0.86, 0.66)  # none so dark that it is lost in a dark image
 
 
 @cache
@@ -68,7 +72,7 @@ def from_oklch(lightness: float, chroma: float, hue: float) -> Colour:
 
 
 def to_byte(linear: float) -> int:
-    """A share of light as a byte of an image."""
+    """A fraction of light as a byte of an image."""
     light = min(1.0, max(0.0, linear))
     curve = 12.92 * light if light <= 0.0031308 else 1.055 * light ** (1 / 2.4) - 0.055
     return round(255 * curve)
@@ -80,7 +84,7 @@ def ink_on(colour: Colour) -> Colour:
     return (0, 0, 0) if 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2] > HALFWAY else (255, 255, 255)
 
 
-LEAST, MOST = 560, 1600  # longer side of a picture
+LEAST, MOST = 560, 1600  # longer side of an image
 FEW = 12  # labels up to which they are as large as can be
 BLOCKY = 96  # longer side up to which pixels are shown as squares: smoothing would invent what the model did not see
 
@@ -173,7 +177,7 @@ def text_size(text: str, size: int, bold: bool = False) -> tuple[int, int]:
 
 
 def title_of(name: str, score: float | None) -> str:
-    """What a chip says of an object."""
+    """What a label says of an object."""
     short = abbreviate(name, LONGEST)
     return short if score is None else f"{short} {100 * score:.0f} %"
 
@@ -248,7 +252,8 @@ def side_by_side(panels: Sequence[tuple[str, Image.Image]], height: int | None =
         height: Of the pictures in pixels; None takes that of the tallest, but not more than 800.
 
     Example:
-        >>> side_by_side([("truth", Image.new("RGB", (400, 300))), ("prediction", Image.new("RGB", (400, 300)))]).size
+        >>> image = Image.new("RGB", (400, 300))
+        >>> side_by_side([("ground truth", image), ("prediction", image)]).size
         (836, 349)
     """
     if not panels:
@@ -271,11 +276,11 @@ def side_by_side(panels: Sequence[tuple[str, Image.Image]], height: int | None =
     return page
 
 
-BOX_FILL = 0.42  # share of a mask's colour over the image
+BOX_FILL = 0.42  # fraction of a mask's colour over the image
 STEPS = 6  # places along a side of a box that are tried for its label
 
 
-def draw_objects(
+def draw_detections(
     image: Image.Image,
     boxes: Any,
     labels: Any,
@@ -283,21 +288,21 @@ def draw_objects(
     scores: Any = None,
     masks: Any = None,
 ) -> Image.Image:
-    """The image with its objects; small images are enlarged and huge ones reduced, so that labels can be read.
+    """The image with detections or ground truth; small images are enlarged and huge ones reduced to fit labels.
 
     Args:
         image: In any mode and size.
         boxes: x1, y1, x2, y2 in its pixels `[n, 4]`, an array or a tensor.
         labels: Class numbers `[n]`.
         names: Names of the classes.
-        scores: How sure each is `[n]`; None for truths.
+        scores: Confidence of each `[n]`; None for ground truth.
         masks: Which pixels belong to each `[n, H, W]`; None for boxes only.
 
     Returns:
-        A picture in mode RGB. Where not all labels find room, a legend of the colours is below.
+        An image in mode RGB. Where not all labels find room, a legend of the colours is below.
 
     Example:
-        >>> draw_objects(Image.new("RGB", (64, 48)), [[8, 8, 30, 40]], [0], ["cat"], scores=[0.9]).size
+        >>> draw_detections(Image.new("RGB", (64, 48)), [[8, 8, 30, 40]], [0], ["cat"], scores=[0.9]).size
         (576, 432)
     """
     canvas, factor = canvas_for(image)
@@ -312,13 +317,13 @@ def draw_objects(
         canvas = fill_masks(canvas, np.asarray(masks, dtype=bool), [colours[kind] for kind in kinds], order)
     draw = ImageDraw.Draw(canvas)
     for place in order:
-        draw_frame(draw, corners[place], colours[kinds[place]], thick, canvas.size)
+        draw_box(draw, corners[place], colours[kinds[place]], thick, canvas.size)
     important = order[::-1] if sure is None else np.argsort(-sure, kind="stable")
     placed: list[Area] = []
     lacking = False
     for place in important:
         text = title_of(names[kinds[place]], None if sure is None else float(sure[place]))
-        spot = find_spot(corners[place], chip_size(text, size), canvas.size, placed)
+        spot = place_label(corners[place], chip_size(text, size), canvas.size, placed)
         if spot is None:
             lacking = True
             continue
@@ -339,7 +344,7 @@ def fill_masks(canvas: Image.Image, masks: Any, colours: Sequence[Colour], order
     return Image.fromarray(pixels.astype(np.uint8))
 
 
-def draw_frame(draw: ImageDraw.ImageDraw, box: Any, colour: Colour, thick: int, size: tuple[int, int]) -> None:
+def draw_box(draw: ImageDraw.ImageDraw, box: Any, colour: Colour, thick: int, size: tuple[int, int]) -> None:
     """A box with a thin dark line around it, so that it is seen on any ground; at least a few pixels large."""
     width, height = size
     left, top = min(max(0, round(box[0])), width - 1), min(max(0, round(box[1])), height - 1)
@@ -349,9 +354,9 @@ def draw_frame(draw: ImageDraw.ImageDraw, box: Any, colour: Colour, thick: int, 
     draw.rectangle((left, top, right, bottom), outline=colour, width=thick)
 
 
-def find_spot(box: Any, chip: tuple[int, int], size: tuple[int, int], placed: Sequence[Area]) -> Area | None:
+def place_label(box: Any, chip: tuple[int, int], size: tuple[int, int], placed: Sequence[Area]) -> Area | None:
     """A free place for a label at its box and inside the picture; None if there is none."""
-    for left, top in spots(box, chip):
+    for left, top in label_corners(box, chip):
         left = round(min(max(0, left), size[0] - chip[0]))
         top = round(min(max(0, top), size[1] - chip[1]))
         spot = Area(left, top, left + chip[0], top + chip[1])
@@ -360,7 +365,7 @@ def find_spot(box: Any, chip: tuple[int, int], size: tuple[int, int], placed: Se
     return None
 
 
-def spots(box: Any, chip: tuple[int, int]) -> Iterator[tuple[float, float]]:
+def label_corners(box: Any, chip: tuple[int, int]) -> Iterator[tuple[float, float]]:
     """Corners of places for a label, the usual first: above the box, inside at its top, below, then along its sides."""
     left, top, right, bottom = box
     width, height = chip
@@ -389,7 +394,7 @@ def draw_labels(image: Image.Image, labels: Sequence[tuple[str, float]]) -> Imag
         labels: Names with their probabilities, the most probable first.
 
     Returns:
-        A picture in mode RGB; small images are enlarged and huge ones reduced, so that labels can be read.
+        An image in mode RGB; small images are enlarged and huge ones reduced, so that labels can be read.
 
     Example:
         >>> draw_labels(Image.new("RGB", (64, 48)), [("cat", 0.9), ("dog", 0.1)]).size
@@ -410,26 +415,26 @@ def draw_labels(image: Image.Image, labels: Sequence[tuple[str, float]]) -> Imag
     return canvas
 
 
-NOT_COUNTED = 255
-REGION_FILL = 0.6  # share of a class's colour over the image
+IGNORE_INDEX = 255
+REGION_FILL = 0.6  # fraction of a class's colour over the image
 BACKGROUND = "background"
 STRIPE = 8  # pixels from line to line where nothing counts
 
 
-def draw_regions(image: Image.Image, classes: Any, names: Sequence[str], legend: bool = True) -> Image.Image:
+def draw_segmentation(image: Image.Image, classes: Any, names: Sequence[str], legend: bool = True) -> Image.Image:
     """The image with the class of every pixel as a colour.
 
     Args:
         image: In any mode and size.
-        classes: Class numbers `[H, W]`, an array or a tensor; 255 where none counts, which is hatched.
+        classes: Class numbers `[H, W]`, an array or a tensor; 255 (`ignore_index`) where none counts, which is hatched.
         names: Names of the classes; one called background stays as it is.
-        legend: Whether to say below which colour is which class, the largest first, with its share.
+        legend: Whether to say below which colour is which class, the largest first, with its fraction of the pixels.
 
     Returns:
-        A picture in mode RGB.
+        An image in mode RGB.
 
     Example:
-        >>> draw_regions(Image.new("RGB", (64, 48)), np.zeros((48, 64), dtype=int), ["sky"], legend=False).size
+        >>> draw_segmentation(Image.new("RGB", (64, 48)), np.zeros((48, 64), dtype=int), ["sky"], legend=False).size
         (576, 432)
     """
     canvas, _ = canvas_for(image)
@@ -437,25 +442,25 @@ def draw_regions(image: Image.Image, classes: Any, names: Sequence[str], legend:
     shown = enlarge(numbers, canvas.size)
     background = bool(names) and names[0].casefold() == BACKGROUND
     colours = class_colours(len(names), background)
-    table = np.zeros((NOT_COUNTED + 1, 3), dtype=np.float32)
+    table = np.zeros((IGNORE_INDEX + 1, 3), dtype=np.float32)
     table[: len(names)] = colours
-    table[NOT_COUNTED] = 255
-    strength = np.full(NOT_COUNTED + 1, REGION_FILL, dtype=np.float32)
+    table[IGNORE_INDEX] = 255
+    strength = np.full(IGNORE_INDEX + 1, REGION_FILL, dtype=np.float32)
     strength[0] = 0.15 if background else REGION_FILL
     pixels = np.asarray(canvas).astype(np.float32)
     weight = strength[shown]
-    weight[shown == NOT_COUNTED] = hatch(shown.shape)[shown == NOT_COUNTED]
+    weight[shown == IGNORE_INDEX] = hatch(shown.shape)[shown == IGNORE_INDEX]
     pixels += weight[..., None] * (table[shown] - pixels)
     pixels[edges(shown, max(1, letter_size(canvas) // 9))] = 255
     picture = Image.fromarray(pixels.astype(np.uint8))
     if not legend:
         return picture
-    counts = np.bincount(numbers.reshape(-1), minlength=NOT_COUNTED + 1)
+    counts = np.bincount(numbers.reshape(-1), minlength=IGNORE_INDEX + 1)
     order = [kind for kind in np.argsort(-counts, kind="stable") if counts[kind]]
     shares = {kind: f"{100 * counts[kind] / numbers.size:.1f} %" for kind in order}
     entries = [(f"{names[kind]} {shares[kind]}", colours[kind]) for kind in order if kind < len(names)]
-    if NOT_COUNTED in shares:
-        entries.append((f"not counted {shares[NOT_COUNTED]}", GREY))
+    if IGNORE_INDEX in shares:
+        entries.append((f"ignored {shares[IGNORE_INDEX]}", GREY))
     return add_legend(picture, entries, letter_size(canvas))
 
 

@@ -1,4 +1,4 @@
-"""The look of our pictures: one style, colours that people with colour blindness tell apart, no global settings."""
+"""The look of our figures: one style, colours that people with colour blindness tell apart, no global settings."""
 
 import io
 import warnings
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 INK, SOFT, LINE, FAINT = "#1f2933", "#5b6774", "#b8c2cc", "#e8ecf0"
 # Blue, orange, green, purple, red-brown, sky, yellow, grey: after Okabe and Ito, darkened to read well as thin lines.
 COLOURS = ("#0067a5", "#d55e00", "#00805c", "#a8508f", "#7a3b12", "#3a9bd1", "#b08900", "#5b6774")
-SEQUENTIAL = "Blues"  # colour map for shares, from none to all
+SEQUENTIAL = "Blues"  # colour map for fractions, from none to all
 DOTS = 120  # per inch
 
 TITLE, LABEL, SMALL = 12.0, 10.0, 8.5  # sizes of text in points

@@ -15,7 +15,7 @@ from ..data.instances import Instances
 from ..data.samples import Data
 from ..data.sizes import Sizes, measure_sizes
 from ..data.transforms import DensePreprocessing
-from ..plots.overlays import draw_objects
+from ..plots.overlays import draw_detections
 from .base import GROUPS, Judged, Meter, Metric, pseudo_values
 from .dense import DenseTask, fraction
 from .detection_metrics import DetectionMetrics, ImageRecord, ObjectTally
@@ -89,7 +89,7 @@ class Detect(DenseTask):
 
     def draw_annotation(self, image: Image.Image, annotation: Instances, classes: Sequence[str]) -> Image.Image:
         masks = annotation.dense() if annotation.shapes is not None else None
-        return draw_objects(image, annotation.boxes, annotation.labels, classes, masks=masks)
+        return draw_detections(image, annotation.boxes, annotation.labels, classes, masks=masks)
 
 
 TASK = Detect()

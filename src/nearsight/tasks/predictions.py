@@ -16,7 +16,7 @@ from PIL import Image
 
 from ..data.formats import coco_answers, index_png
 from ..data.instances import decode_masks
-from ..plots.overlays import draw_labels, draw_objects, draw_regions
+from ..plots.overlays import draw_detections, draw_labels, draw_segmentation
 from ..plots.style import abbreviate
 
 NAMED = 4  # classes that a line of words names
@@ -318,7 +318,7 @@ class Detection(Prediction):
 
     def draw(self, image: Image.Image) -> Image.Image:
         """The image with boxes, masks and names."""
-        return draw_objects(image, self.boxes, self.labels, self.classes, self.scores, self.masks())
+        return draw_detections(image, self.boxes, self.labels, self.classes, self.scores, self.masks())
 
     def as_objects(self) -> dict[str, Any]:
         """Arrays `boxes`, `labels`, `scores` and, of a model that finds masks, `rles`."""
@@ -394,7 +394,7 @@ class Segmentation(Prediction):
 
     def draw(self, image: Image.Image) -> Image.Image:
         """The image with the class of every pixel as a colour, and a legend."""
-        return draw_regions(image, self.labels, self.classes)
+        return draw_segmentation(image, self.labels, self.classes)
 
     def files(self, stem: str, image: Image.Image) -> dict[str, bytes]:
         """The drawn image, and a PNG of class numbers."""

@@ -15,7 +15,7 @@ from rich.text import Text
 from ..console import percent, titled
 from ..data.samples import Data
 from ..data.transforms import DensePreprocessing
-from ..plots.overlays import draw_regions
+from ..plots.overlays import draw_segmentation
 from .base import GROUPS, Judged, Meter, Metric, pseudo_values
 from .dense import DenseTask, fraction
 from .predictions import Segmentation
@@ -65,7 +65,7 @@ class Segment(DenseTask):
         return [table, Text(), by_class]
 
     def draw_annotation(self, image: Image.Image, annotation: Any, classes: Sequence[str]) -> Image.Image:
-        return draw_regions(image, annotation, classes)
+        return draw_segmentation(image, annotation, classes)
 
 
 TASK = Segment()
