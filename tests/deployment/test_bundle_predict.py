@@ -134,6 +134,18 @@ def test_what_is_not_installed_is_named(pictures: Path, tmp_path: Path) -> None:
     assert "A .pt2 bundle needs torch" in run_alone(tmp_path, "predict", bundle("pt2"), pictures).stderr
 
 
+def test_a_bundle_that_python_opens_imports_no_torch(pictures: Path) -> None:
+    code = (
+        "import sys, numpy, nearsight\n"
+        f"predictor = nearsight.load({str(bundle('onnx'))!r})\n"
+        f"found = list(predictor.predict({str(pictures)!r}))\n"
+        "found += predictor.predict(numpy.zeros((2, 20, 30, 3), dtype=numpy.uint8))\n"
+        "print(len(found), [name for name in ('torch', 'torchvision', 'timm', 'safetensors') if name in sys.modules])"
+    )
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert outcome.stdout == "12 []\n"
+
+
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path) -> None:
     first = tmp_path / "0.png"
     Image.new("RGB", (64, 64), (1, 2, 3)).save(first)

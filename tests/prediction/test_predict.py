@@ -172,3 +172,27 @@ def test_file_appears_only_when_it_is_whole(tmp_path) -> None:
         assert [part.read_text() for part in tmp_path.glob(".out.csv.*.part")] == ["half"] and not target.exists()
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_of_the_users_is_written_over(small_run, pictures, tmp_path) -> None:
+    image, mine = pictures / "0.png", tmp_path / "mine.csv"
+    kept = image.read_bytes()
+    assert "is read here as well and would be lost" in refuse(small_run, pictures, "--csv", image, "--force")
+    mine.write_text("name,age\n")
+    assert "was not written by this command" in refuse(small_run, pictures, "--csv", mine)
+    assert mine.read_text() == "name,age\n" and image.read_bytes() == kept
+    for option in ((), ("--force",)):
+        table = mine if option else tmp_path / "ours.csv"
+        for _ in range(2):  # its own table of before is replaced
+            outcome = CliRunner().invoke(APP, [str(small_run), str(image), "--csv", str(table), *option])
+            assert outcome.exit_code == 0, outcome.output
+        assert table.read_text().startswith("image,class_1,probability_1")
+    assert CliRunner().invoke(APP, [str(small_run), str(image), "--csv", "/dev/null"]).exit_code == 0
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_classifier_draws_where_it_is_asked_to(small_run, pictures, tmp_path) -> None:
+    outcome = CliRunner().invoke(APP, [str(small_run), str(pictures / "deep"), "--out", str(tmp_path / "drawn")])
+    assert outcome.exit_code == 0 and f"Wrote {tmp_path / 'drawn'}: pictures." in outcome.stderr
+    assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["6.png", "7.png", "8.png", "9.png"]
+    assert Image.open(tmp_path / "drawn" / "6.png").width >= 560

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 Progress = Callable[[Any], Any]
 
 IMAGENET = 1000  # classes of a model that is opened by its name
-WEIGHTS = {"trained": "trained by Nearsight", "converted": "from a converted file", "random": "random, not trained"}
 LARGEST = 16384  # pixels of a side
 RANDOM = "Random weights: this model has not learned anything yet."
 
@@ -135,12 +134,12 @@ class Predictor:
         if batch is not None and batch < 1:
             raise ValueError(f"A batch of {batch} images was asked for; it takes at least 1.")
         given = gather(images)
-        size = batch or get_task(self.task).batch
         if isinstance(self.preprocessing, Bundle):
             if str(device or "cpu") != "cpu":
                 raise ValueError(f"{self.path} is a bundle, which runs on the CPU; leave --device {device} out.")
-            found = predict_with_bundle(self.model, self.preprocessing, given, size, workers, progress)
+            found = predict_with_bundle(self.model, self.preprocessing, given, batch, workers, progress)
         else:
+            size = batch or get_task(self.task).batch
             found = self._predict_with_torch(given, size, workers, device, progress)
         return (prediction.at_settings(self.settings, top, min_score) for prediction in found)
 
@@ -321,11 +320,8 @@ def load_trained(source: str | os.PathLike[str] | Predictor, task: str | None = 
         )
     if task is not None and predictor.task != task:
         place = predictor.path.parent if predictor.path else predictor.name
-        raise ValueError(f"{place} was trained to {predictor.task}; this takes a model that {VERBS[task]}.")
+        raise ValueError(f"{place} was trained to {predictor.task}; this takes one that was trained to {task}.")
     return predictor
-
-
-VERBS = {"classify": "classifies", "detect": "detects", "segment": "segments"}
 
 
 def save_trained(

@@ -26,6 +26,7 @@ Runner = Callable[[Images], Outputs]  # normalised images [B, 3, H, W] to the ou
 
 EXTRAS = {"onnx": "deploy", "onnxruntime": "deploy", "onnxscript": "deploy", "openvino": "openvino"}
 QUIET = ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED")  # onnxruntime 1.29 and later, under both of its names
+BATCH, WHOLE = 64, 8  # images at a time, of which a part or the whole is shown
 AHEAD = 2  # batches that are read while one is answered
 FATAL = 4  # onnxruntime's level of messages; what goes wrong is raised as well
 
@@ -198,11 +199,12 @@ def predict_with_bundle(
     runner: Runner,
     bundle: Bundle,
     images: Split | Iterator[Named],
-    batch: int,
+    batch: int | None,
     workers: int | None,
     progress: Callable[[Any], Any],
 ) -> Iterator[Prediction]:
     """The predictions for each image, in order; `Predictor.predict` says what the arguments are."""
+    batch = batch or (BATCH if bundle.fit is None else WHOLE)
     if isinstance(images, Split):
         if workers is None:
             workers = min(4, os.cpu_count() or 1) if len(images) > 1 else 0
