@@ -1,0 +1,33 @@
+"""Files of every format, spoilt: they are refused in a sentence, or what is left of them is read."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from generator import FORMATS, spoilt_files
+
+Try = Callable[..., tuple[int, str, str]]
+SEEDS = 18  # of each format in `make test`; `make drills` tries many more
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_files_are_in_order_before_they_are_spoilt(attempt: Try, tmp_path: Path, format: str) -> None:
+    code, out, err = attempt("data", "check", str(FORMATS[format](tmp_path / "data")), "--json")
+    assert code == 0 and '"images"' in out, err
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_spoilt_file_gets_a_sentence(attempt: Try, tmp_path: Path, format: str, seed: int) -> None:
+    source = FORMATS[format](tmp_path / "data")
+    spoilt_files(tmp_path / "data", seed)
+    attempt("data", "check", str(source), "--json", "--workers", "0")
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("format", FORMATS)
+def test_many_spoilt_files_get_a_sentence(attempt: Try, tmp_path: Path, format: str) -> None:
+    for seed in range(SEEDS, SEEDS + 300):
+        source = FORMATS[format](tmp_path / f"data{seed}")
+        spoilt_files(tmp_path / f"data{seed}", seed)
+        attempt("data", "check", str(source), "--json", "--workers", "0")
