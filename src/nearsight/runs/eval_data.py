@@ -5,7 +5,7 @@ import os
 from ..data.open import open_again, open_any
 from ..data.samples import Data, Split
 from .predictor import Predictor
-from .run import read_record
+from .run import read_data_record
 
 PREFERRED = ("test", "val", "train")
 
@@ -18,7 +18,7 @@ def open_own(trained: Predictor, source: str | os.PathLike[str] | None) -> tuple
             f"{trained.folder} has no record of its data (data.json); name the data: "
             f"`nearsight eval {trained.path} DATA`."
         )
-    record = read_record(file, ("source",)) if file.is_file() else None
+    record = read_data_record(file) if file.is_file() else None
     if record is not None and (source is None or is_same(record["source"], os.fspath(source))):
         return open_again(record), True
     assert source is not None

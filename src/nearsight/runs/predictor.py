@@ -279,6 +279,9 @@ def load_weights(file: Path, img_size: int | None = None) -> Predictor:
     return Predictor(model, name, about["task"], tuple(about["classes"]), preprocessing, file, "trained", settings)
 
 
+SHAPES = {"mean": 3, "std": 3, "size": 2}  # how many numbers some settings of the preprocessing have
+
+
 def read_preprocessing(file: Path, about: dict[str, Any]) -> Any:
     """How images are shown to a trained model, as its description says it.
 
@@ -289,8 +292,10 @@ def read_preprocessing(file: Path, about: dict[str, Any]) -> Any:
     for key, value in about["input"].items():
         numbers = value if isinstance(value, list) else [value]
         counted = [number for number in numbers if number is not None and not isinstance(number, bool)]
-        plain = all(isinstance(number, (int, float)) for number in counted)
-        if not plain or (key != "mean" and not all(0 < number <= LARGEST for number in counted)):
+        is_plain = all(isinstance(number, (int, float)) and abs(number) <= LARGEST for number in counted)
+        is_positive = key == "mean" or all(number > 0 for number in counted if isinstance(number, (int, float)))
+        is_whole = key not in SHAPES or len(numbers) == len(counted) == SHAPES[key]
+        if not (is_plain and is_positive and is_whole):
             wrong = f"{key} is {value!r}"
     try:
         if wrong is None:

@@ -7,7 +7,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -117,7 +117,7 @@ class Run:
 
     def data(self) -> dict[str, Any]:
         """The record of the data and their split."""
-        return read_record(self.folder / "data.json", ("source",))
+        return read_data_record(self.folder / "data.json")
 
     def threads(self) -> int | None:
         """CPU threads of a run that one process began; None where nothing is known of them."""
@@ -204,6 +204,34 @@ def processes() -> int:
 def as_json(values: dict[str, Any]) -> bytes:
     """JSON for people to read; file names that are not UTF-8 keep their bytes."""
     return json.dumps(values, indent=1, ensure_ascii=False).encode(errors="surrogateescape")
+
+
+def read_data_record(path: Path) -> dict[str, Any]:
+    """The record of a run's data, as `describe_splits` gave it.
+
+    Raises:
+        ValueError: It is damaged, or was edited.
+    """
+    record = read_record(path, ("source", "kind", "classes", "splits"))
+
+    def is_texts(value: Any) -> bool:
+        return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+    def is_split(value: Any) -> bool:
+        plain = (
+            isinstance(value, dict) and type(value.get("count")) is int and isinstance(value.get("fingerprint"), str)
+        )
+        return plain and is_texts(value.get("names", []))
+
+    checks: dict[str, Callable[[Any], bool]] = {
+        **dict.fromkeys(("source", "kind", "folder", "task"), lambda value: isinstance(value, str)),
+        "classes": is_texts,
+        "splits": lambda value: isinstance(value, dict) and all(map(is_split, value.values())),
+    }
+    for key, is_right in checks.items():
+        if key in record and not is_right(record[key]):
+            raise ValueError(f"{path} was edited ({key} is not as the run wrote it); put it back, or train anew.")
+    return record
 
 
 def read_record(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
