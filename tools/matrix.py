@@ -239,8 +239,8 @@ def write_for_size(model: nn.Module, path: Path, size: tuple[int, int]) -> bool:
 
     `write_onnx` would first try for any size, which takes most of its time.
     """
+    from nearsight.deployment.graph import Axes, Exportable, capture
     from nearsight.deployment.onnx import quietly, tidy, translate
-    from nearsight.deployment.program import Axes, Exportable, capture
 
     with quietly():
         for batch in (True, False):

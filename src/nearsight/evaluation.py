@@ -15,7 +15,7 @@ from rich.text import Text
 from .atomic import write_whole
 from .data.loader import Batch, Collate, EvalImages, default_workers
 from .data.samples import BadImage, Split
-from .deployment.module import open_bundle
+from .deployment.bundle_model import open_bundle
 from .runs.bundle import is_bundle
 from .runs.eval_data import choose_split, open_own
 from .runs.predictor import Predictor, load_trained, pick_device

@@ -13,11 +13,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from nearsight.cli.export import export as command
-from nearsight.deployment.calibration import find_pictures
-from nearsight.deployment.export import export
-from nearsight.deployment.model import open_exportable, parse_size
+from nearsight.deployment.calibration import find_calibration
+from nearsight.deployment.export import export, open_exportable, parse_size
 from nearsight.deployment.verify import measure, sizes_to_try
-from nearsight.evaluation import evaluate, write_report
+from nearsight.evaluation import evaluate
 from nearsight.runs import runtime
 from nearsight.runs.bundle import read_bundle
 from nearsight.runs.predictor import load_trained
@@ -160,22 +159,24 @@ def test_only_classifiers_of_rgb_images(tmp_path: Path) -> None:
 
 
 def test_images_to_try_a_model_with(tmp_path: Path) -> None:
-    subject = open_exportable(trained_run())
-    own = find_pictures(subject)
+    predictor = open_exportable(trained_run())
+    own = find_calibration(predictor)
     assert own.labelled and own.calibrate is not None
     assert {own.measure.name(i) for i in range(9)}.isdisjoint(own.calibrate.name(i) for i in range(len(own.calibrate)))
     (tmp_path / "flat").mkdir()
     for number in range(6):
         Image.new("RGB", (20, 20), (40 * number, 0, 0)).save(tmp_path / "flat" / f"{number}.png")
-    flat = find_pictures(subject, tmp_path / "flat")
+    flat = find_calibration(predictor, tmp_path / "flat")
     assert not flat.labelled and flat.calibrate is not None
     names = {split.name(i) for split in (flat.measure, flat.calibrate) for i in range(3)}
     assert len(names) == 6  # none is used for both
     (tmp_path / "classes" / "cat").mkdir(parents=True)
     Image.new("RGB", (20, 20)).save(tmp_path / "classes" / "cat" / "a.png")
-    other = find_pictures(subject, tmp_path / "classes")  # a class that the model does not know
+    other = find_calibration(predictor, tmp_path / "classes")  # a class that the model does not know
     assert not other.labelled and other.calibrate is None
-    assert not find_pictures(open_exportable("deit_nano"), "digits").labelled  # its labels are numbers, but not these
+    assert not find_calibration(
+        open_exportable("deit_nano"), "digits"
+    ).labelled  # its labels are numbers, but not these
 
 
 def test_a_bundle_is_evaluated_like_its_run(tmp_path: Path) -> None:
@@ -183,4 +184,4 @@ def test_a_bundle_is_evaluated_like_its_run(tmp_path: Path) -> None:
     found = evaluate(bundle("onnx"), "digits", device="cpu")
     assert found.metrics.top1 == own.metrics.top1
     assert abs(found.predictions.logits - own.predictions.logits).max() < 1e-3
-    assert (write_report(found, tmp_path / "report") / "metrics.json").is_file()
+    assert (found.save(tmp_path / "report") / "metrics.json").is_file()

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from graphs import NANO, OF_EVERY_FAMILY, ONE_OF_A_KIND, batches, relative_difference, small_model, whole_model
 from torch import nn
 
+from nearsight.deployment.graph import Axes
 from nearsight.deployment.onnx import write_onnx
-from nearsight.deployment.program import Axes
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -7,8 +7,7 @@ import pytest
 import torch
 from graphs import batches, relative_difference, small_model
 
-from nearsight.deployment.onnx import write_onnx
-from nearsight.deployment.openvino import write_openvino
+from nearsight.deployment.onnx import write_onnx, write_openvino
 
 pytest.importorskip("onnxscript")
 openvino = pytest.importorskip("openvino")

@@ -8,7 +8,7 @@ import torch
 from graphs import NANO, OF_EVERY_FAMILY, ONE_OF_A_KIND, batches, relative_difference, small_model, whole_model
 from torch import nn
 
-from nearsight.deployment.program import Axes, write_program
+from nearsight.deployment.graph import Axes, write_program
 
 ANY = Axes(batch=True, size=True)
 SERIALISED = ["lightvit_nano", "lit_nano", "swin_nano"]  # the rest is recorded the same way for ONNX, and checked there

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from nearsight.deployment.program import Axes, capture
 from small_hosts import fresh, host, named, pictures
 from timm.models import FeatureListNet
 from torch import Tensor, nn
 
 from nearsight import fold, localize
-from nearsight.deployment.program import Axes, capture
 from tools.hosts import Example
 
 TRAINED = {"ffn": "localvit", "qkv": "life", "mixer": "depthwise"}

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from ..deployment.export import Exported
-    from ..deployment.quantise import Quantised
+    from ..deployment.quantize import Quantized
 
 
 def export(
@@ -35,7 +35,7 @@ def export(
 ) -> None:
     """Write a model as a bundle: the model, how to prepare images, and how near it is to PyTorch."""
     from ..deployment.export import export as export_model
-    from ..deployment.model import parse_size
+    from ..deployment.export import parse_size
 
     found = export_model(
         source,
@@ -85,11 +85,11 @@ def summary(found: "Exported") -> list[str]:
             f"  {shape:>9}  {one.images} images, largest difference {one.max_abs:.1e} "
             f"({one.max_rel:.1e} of the largest value), same answer for {percent(one.top1)}"
         )
-    lines += int8_summary(found.quantised) if found.quantised else []
+    lines += int8_summary(found.quantized) if found.quantized else []
     return [*lines, f"Wrote {found.folder} ({mega:.1f} MB)."]
 
 
-def int8_summary(made: "Quantised") -> list[str]:
+def int8_summary(made: "Quantized") -> list[str]:
     """What 8 bits cost and save, in words."""
     from ..console import percent
 

@@ -21,7 +21,7 @@ ORDER = ("val", "test", "train")  # which images answers are compared on
 
 
 @dataclass(frozen=True)
-class Pictures:
+class CalibrationSet:
     """Images to try a model with.
 
     Attributes:
@@ -63,11 +63,11 @@ class Crops(Split):
         return self.read(index).tobytes()
 
 
-def find_pictures(subject: Predictor, given: str | os.PathLike[str] | None = None) -> Pictures:
+def find_calibration(predictor: Predictor, given: str | os.PathLike[str] | None = None) -> CalibrationSet:
     """The images to try a model with: those given, else the run's own, else two photographs.
 
     Args:
-        subject: The model.
+        predictor: The model.
         given: Data as `nearsight train` takes them, or a folder of images without labels.
 
     Raises:
@@ -75,64 +75,67 @@ def find_pictures(subject: Predictor, given: str | os.PathLike[str] | None = Non
 
     Example:
         >>> from nearsight.runs.predictor import load
-        >>> found = find_pictures(load("deit_nano"))
+        >>> found = find_calibration(load("deit_nano"))
         >>> found.what, len(found.measure)
         ('two photographs of scikit-learn (china, flower) in 32 pieces', 32)
     """
     if given is not None:
-        return of_source(subject, os.fspath(given))
-    if subject.path is None or not subject.path.with_name("data.json").is_file():
+        return of_source(predictor, os.fspath(given))
+    if predictor.path is None or not predictor.path.with_name("data.json").is_file():
         crops = Crops()
-        return Pictures(
+        return CalibrationSet(
             f"two photographs of scikit-learn (china, flower) in {len(crops)} pieces", crops, None, labelled=False
         )
-    data, _ = open_own(subject, None)
-    return of_data(subject, data)
+    data, _ = open_own(predictor, None)
+    return of_data(predictor, data)
 
 
-def of_source(subject: Predictor, source: str) -> Pictures:
+def of_source(predictor: Predictor, source: str) -> CalibrationSet:
     """Images of data with or without labels."""
     try:
-        data = open_any(source)
+        data = open_any(source, predictor.task if predictor.preprocessing.dense else None)
     except ValueError:
         if not Path(source).is_dir():
             raise
         return of_folder(source)
-    return of_data(subject, data)
+    return of_data(predictor, data)
 
 
-def of_folder(folder: str) -> Pictures:
+def of_folder(folder: str) -> CalibrationSet:
     """All images below a folder, without labels."""
     paths = find_images([folder])
     files = Files("", paths, np.zeros(len(paths), dtype=np.int64))
     return halved(f"the images in {folder}", files, labelled=False)
 
 
-def of_data(subject: Predictor, data: Data) -> Pictures:
+def of_data(predictor: Predictor, data: Data) -> CalibrationSet:
     """Images of labelled data; where the model does not know the classes, their labels are not used."""
     splits = {name: split for name, split in data.splits().items() if len(split)}
     name = next((name for name in ORDER if name in splits), None)
     if name is None:
         raise ValueError(f"{data.source} has no images; give others with --images.")
-    measure, labelled = splits[name], subject.weights == "trained"  # others have numbers for labels, which any may have
+    measure, labelled = (
+        splits[name],
+        predictor.weights == "trained",
+    )  # others have numbers for labels, which any may have
     try:
-        measure = get_task(subject.task).match_split(measure, data, subject.classes) if labelled else measure
+        measure = get_task(predictor.task).match_split(measure, data, predictor.classes) if labelled else measure
     except ValueError:
         labelled = False
     words = {"val": "the validation images of", "test": "the test images of", "train": "images of"}
     what = f"{words[name]} {data.source}"
     if name != "train" and "train" in splits:
-        return Pictures(what, measure, splits["train"], labelled)
+        return CalibrationSet(what, measure, splits["train"], labelled)
     return halved(what, measure, labelled)
 
 
-def halved(what: str, split: Split, labelled: bool) -> Pictures:
+def halved(what: str, split: Split, labelled: bool) -> CalibrationSet:
     """One half to calibrate with, the other to compare on; a single image is only compared on."""
     order = np.random.default_rng(SEED).permutation(len(split))
     half = len(split) // 2
     if not half:
-        return Pictures(what, split, None, labelled)
-    return Pictures(what, Subset(split, np.sort(order[half:])), Subset(split, np.sort(order[:half])), labelled)
+        return CalibrationSet(what, split, None, labelled)
+    return CalibrationSet(what, Subset(split, np.sort(order[half:])), Subset(split, np.sort(order[:half])), labelled)
 
 
 def sample(split: Split, most: int) -> Split:

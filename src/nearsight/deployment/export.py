@@ -1,8 +1,10 @@
 """From a model to a bundle: written, verified against PyTorch, and only then put in its place."""
 
+import os
 import platform
+import re
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,72 @@ import torch
 from torch import nn
 
 from ..runs.bundle import ABOUT, CLASSES, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
-from ..runs.predictor import Predictor
+from ..runs.predictor import Predictor, load_module
 from ..runs.runtime import need, open_runner
-from .calibration import Pictures, find_pictures
-from .model import open_exportable
-from .program import Axes, Exportable, write_program
-from .quantise import Progress, Quantised, no_progress, quantise
+from .calibration import CalibrationSet, find_calibration
+from .graph import Axes, Exportable, write_program
+from .quantize import Progress, Quantized, no_progress, quantize
 from .verify import TOLERANCE, Agreement, compare, compare_dense, refuse_disagreement
+
+
+def open_exportable(source: str | os.PathLike[str], size: tuple[int, int] | None = None) -> Predictor:
+    """The model that somebody names.
+
+    Args:
+        source: Folder of a run, weight file, or name of a model, ours or timm's.
+        size: Height and width that images are to be shown in; None takes the model's own.
+
+    Raises:
+        ValueError: There is no such model, it is none of RGB images, or it does not take that size.
+
+    Example:
+        >>> opened = open_exportable("lit_nano", size=(48, 64))
+        >>> opened.weights, opened.preprocessing.size, len(opened.classes)
+        ('random', (48, 64), 1000)
+    """
+    opened = load_module(source)
+    if size is not None:
+        opened = replace(opened, preprocessing=with_size(opened.preprocessing, size))
+    refuse_others(opened)
+    return opened
+
+
+def with_size(preprocessing: Any, size: tuple[int, int]) -> Any:
+    """Preprocessing for another size; of a model that is shown whole images its shorter and its longest side."""
+    if preprocessing.dense:
+        return replace(preprocessing, min_size=min(size), max_size=max(size))
+    return replace(preprocessing, size=size)
+
+
+@torch.inference_mode()
+def refuse_others(opened: Predictor) -> None:
+    """Refuse a model that does not take RGB images of its size, or does not say what it finds in them."""
+    height, width = opened.preprocessing.size
+    try:
+        logits = opened.model(torch.zeros(1, 3, height, width))
+    except Exception as error:  # timm's models fail in many ways on sizes that they were not made for
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"{opened.name} does not take RGB images of {height}×{width} pixels ({reason}); give another --size."
+        ) from None
+    if hasattr(opened.model, "export_outputs"):
+        return
+    if not isinstance(logits, torch.Tensor) or logits.shape != (1, len(opened.classes)) or not opened.classes:
+        raise ValueError(f"{opened.name} is no classifier (it gives no number for each class); it can't be exported.")
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Height and width of a text such as `224` or `224x320`.
+
+    Example:
+        >>> parse_size("224x320"), parse_size("96")
+        ((224, 320), (96, 96))
+    """
+    match = re.fullmatch(r"([1-9]\d{0,4})(?:[x×]([1-9]\d{0,4}))?", text.strip().lower())
+    if match is None:
+        raise ValueError(f"--size {text} is no size; write height and width in pixels like 224x320, or 224 for both.")
+    return int(match[1]), int(match[2] or match[1])
+
 
 # What writing and running each kind takes beside torch.
 NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino"), "pt2": ()}
@@ -32,14 +93,14 @@ class Exported:
         bundle: What it holds.
         images: What it was verified with, in words.
         agreements: How near its float model is to PyTorch, at each size.
-        quantised: What 8 bits cost; None for a float model.
+        quantized: What 8 bits cost; None for a float model.
     """
 
     folder: Path
     bundle: Bundle
     images: str
     agreements: tuple[Agreement, ...]
-    quantised: Quantised | None
+    quantized: Quantized | None
 
     def to_dict(self) -> dict[str, Any]:
         """What `verify.json` holds, with the folder and what is in it."""
@@ -71,7 +132,7 @@ def export(
         out: Folder to write; None puts it into the run's folder, or beside the weights, or here.
         format: `onnx`, `pt2` or `openvino`.
         images: Data or a folder of images to verify and calibrate with; None takes the run's own, or two photographs.
-        int8: Whether to quantise to 8 bits; only as `onnx`.
+        int8: Whether to quantize to 8 bits; only as `onnx`.
         margin: Share of right answers that 8 bits may cost.
         size: Height and width that images are shown in; None takes the model's own.
         force: Whether a bundle that is there already is replaced.
@@ -93,23 +154,23 @@ def export(
         1.0
     """
     refuse_kind(format, int8, margin)
-    subject = open_exportable(source, size)
-    folder = Path(out) if out is not None else default_folder(subject, format, int8)
+    predictor = open_exportable(source, size)
+    folder = Path(out) if out is not None else default_folder(predictor, format, int8)
     refuse_target(folder, force)
-    pictures = find_pictures(subject, images)
-    if int8 and hasattr(subject.model, "postprocessing"):
-        raise ValueError(f"--int8 is for classifiers so far; {subject.name} was trained to {subject.task}.")
-    if int8 and pictures.calibrate is None:
-        raise ValueError(f"--int8 needs images like those of the later use, not {pictures.what}; give --images.")
+    calibration = find_calibration(predictor, images)
+    if int8 and hasattr(predictor.model, "postprocessing"):
+        raise ValueError(f"--int8 is for classifiers so far; {predictor.name} was trained to {predictor.task}.")
+    if int8 and calibration.calibrate is None:
+        raise ValueError(f"--int8 needs images like those of the later use, not {calibration.what}; give --images.")
     with writing_bundle(folder) as part:
-        axes = write_model(subject.model, format, part, subject.preprocessing.size)
-        bundle = to_bundle(subject, format, axes, int8)
-        agreements = check(subject, bundle, part, pictures)
-        quantised = None
+        axes = write_model(predictor.model, format, part, predictor.preprocessing.size)
+        bundle = to_bundle(predictor, format, axes, int8)
+        agreements = check(predictor, bundle, part, calibration)
+        quantized = None
         if int8:
-            quantised = shrink(part / FILES[format][0], pictures, subject, margin, progress)
-            check_runs(subject, bundle, part, pictures)
-        found = Exported(folder, bundle, pictures.what, tuple(agreements), quantised)
+            quantized = shrink(part / FILES[format][0], calibration, predictor, margin, progress)
+            check_runs(predictor, bundle, part, calibration)
+        found = Exported(folder, bundle, calibration.what, tuple(agreements), quantized)
         write_json(part / ABOUT, describe(bundle, part))
         write_json(part / VERIFIED, report(found))
     return found
@@ -127,19 +188,18 @@ def refuse_kind(kind: str, int8: bool, margin: float) -> None:
         need(package, f"The format {kind}")
 
 
-def default_folder(subject: Predictor, kind: str, int8: bool) -> Path:
+def default_folder(predictor: Predictor, kind: str, int8: bool) -> Path:
     """Where a bundle goes unless somebody says otherwise."""
     suffix = f"{kind}-int8" if int8 else kind
-    if subject.path is None:
-        return Path(f"{subject.name.replace('/', '-')}-{suffix}")
-    return subject.path.with_name(f"export-{suffix}")
+    if predictor.path is None:
+        return Path(f"{predictor.name.replace('/', '-')}-{suffix}")
+    return predictor.path.with_name(f"export-{suffix}")
 
 
 def write_model(model: nn.Module, kind: str, folder: Path, size: tuple[int, int]) -> Axes:
     """Write a folded model in a format; returns which of its sides are open."""
     from ..models.fold import fold
-    from .onnx import write_onnx
-    from .openvino import write_openvino
+    from .onnx import write_onnx, write_openvino
 
     folded, file = fold(model), folder / FILES[kind][0]
     if kind == "pt2":
@@ -153,9 +213,9 @@ def write_model(model: nn.Module, kind: str, folder: Path, size: tuple[int, int]
     return axes
 
 
-def to_bundle(subject: Predictor, kind: str, axes: Axes, int8: bool) -> Bundle:
+def to_bundle(predictor: Predictor, kind: str, axes: Axes, int8: bool) -> Bundle:
     """The description of what is exported."""
-    shown, model = subject.preprocessing, subject.model
+    shown, model = predictor.preprocessing, predictor.model
     with torch.no_grad():
         outputs = Exportable(model).outputs(torch.zeros(1, 3, *shown.size))
     known = getattr(model, "postprocessing", None)
@@ -164,9 +224,9 @@ def to_bundle(subject: Predictor, kind: str, axes: Axes, int8: bool) -> Bundle:
         fit = {"min_size": shown.min_size, "max_size": shown.most, "stretch": shown.stretch}
     return Bundle(
         kind=kind,
-        model=subject.name,
-        weights=subject.weights,
-        labels=subject.classes,
+        model=predictor.name,
+        weights=predictor.weights,
+        labels=predictor.classes,
         size=shown.size,
         crop=1.0 if fit else shown.crop,
         mean=shown.mean,
@@ -174,37 +234,39 @@ def to_bundle(subject: Predictor, kind: str, axes: Axes, int8: bool) -> Bundle:
         any_batch=axes.batch,
         any_size=axes.size,
         int8=int8,
-        task=subject.task,
+        task=predictor.task,
         outputs=tuple(outputs),
         postprocessing=known() if known else dict(CLASSES),
         fit=fit,
-        settings=dict(subject.settings),
+        settings=dict(predictor.settings),
     )
 
 
-def check(subject: Predictor, bundle: Bundle, folder: Path, pictures: Pictures) -> list[Agreement]:
+def check(predictor: Predictor, bundle: Bundle, folder: Path, calibration: CalibrationSet) -> list[Agreement]:
     """How near the written model is to PyTorch; too far is refused."""
     runner = open_runner(folder, bundle)
     if bundle.fit is None:
-        found = compare(subject, runner, pictures.measure, any_batch=bundle.any_batch, any_size=bundle.any_size)
+        found = compare(predictor, runner, calibration.measure, any_batch=bundle.any_batch, any_size=bundle.any_size)
     else:
-        found = compare_dense(subject, bundle, runner, pictures.measure, pictures.labelled)
-    refuse_disagreement(found, pictures.what)
+        found = compare_dense(predictor, bundle, runner, calibration.measure, calibration.labelled)
+    refuse_disagreement(found, calibration.what)
     return found
 
 
-def shrink(file: Path, pictures: Pictures, subject: Predictor, margin: float, progress: Progress) -> Quantised:
+def shrink(
+    file: Path, calibration: CalibrationSet, predictor: Predictor, margin: float, progress: Progress
+) -> Quantized:
     """Put a model of 8 bits in the place of a float one."""
     small = file.with_name(f"small-{file.name}")
-    quantised = quantise(file, small, pictures, subject.preprocessing, margin=margin, progress=progress)
+    quantized = quantize(file, small, calibration, predictor.preprocessing, margin=margin, progress=progress)
     small.replace(file)
-    return quantised
+    return quantized
 
 
-def check_runs(subject: Predictor, bundle: Bundle, folder: Path, pictures: Pictures) -> None:
+def check_runs(predictor: Predictor, bundle: Bundle, folder: Path, calibration: CalibrationSet) -> None:
     """Run a model of 8 bits at all sizes; its answers were judged before, here they only have to be numbers."""
     runner = open_runner(folder, bundle)
-    for one in compare(subject, runner, pictures.measure, any_batch=bundle.any_batch, any_size=bundle.any_size):
+    for one in compare(predictor, runner, calibration.measure, any_batch=bundle.any_batch, any_size=bundle.any_size):
         if not one.max_abs < float("inf"):
             raise ValueError(f"In 8 bits the model gives no numbers at {one.size[0]}×{one.size[1]} pixels.")
 
@@ -219,6 +281,6 @@ def report(found: Exported) -> dict[str, Any]:
         "sizes": [one.as_dict() for one in found.agreements],
         "versions": {package: version(package) for package in packages} | {"python": platform.python_version()},
     }
-    if found.quantised is not None:
-        about["int8"] = asdict(found.quantised) | {"kept": list(found.quantised.kept)}
+    if found.quantized is not None:
+        about["int8"] = asdict(found.quantized) | {"kept": list(found.quantized.kept)}
     return about

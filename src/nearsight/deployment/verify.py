@@ -17,7 +17,7 @@ from ..runs.predictor import Predictor
 from ..runs.runtime import Runner
 from ..tasks import get_task
 from .calibration import sample
-from .program import Exportable, first_line
+from .graph import Exportable, first_line
 
 MOST = 32  # images at each size
 MOST_DENSE = 8  # of detectors and segmenters
@@ -69,26 +69,28 @@ def sizes_to_try(size: tuple[int, int], any_size: bool) -> list[tuple[int, int]]
     return [size, *(others if any_size else [])]
 
 
-def compare_dense(subject: Predictor, bundle: Bundle, runner: Runner, split: Split, labelled: bool) -> list[Agreement]:
+def compare_dense(
+    predictor: Predictor, bundle: Bundle, runner: Runner, split: Split, labelled: bool
+) -> list[Agreement]:
     """The agreement of an exported detector or segmenter with PyTorch, on whole images in three sizes.
 
     Images are shown as they are in use, as squares, and larger. What the graph gives is compared number by number,
     unless the graph itself chooses detections; then the predictions that follow from it, and their metric.
     """
-    own = subject.preprocessing
+    own = predictor.preprocessing
     larger = replace(own, min_size=own.min_size * 5 // 4 + 3, max_size=own.most * 5 // 4 + 3, stretch=False)
     ways = (own, replace(own, stretch=not own.stretch), larger) if bundle.any_size else (own,)
-    return [compare_shown(subject, bundle, runner, sample(split, MOST_DENSE), way, labelled) for way in ways]
+    return [compare_shown(predictor, bundle, runner, sample(split, MOST_DENSE), way, labelled) for way in ways]
 
 
 @torch.inference_mode()
 def compare_shown(
-    subject: Predictor, bundle: Bundle, runner: Runner, split: Split, shown: Any, labelled: bool
+    predictor: Predictor, bundle: Bundle, runner: Runner, split: Split, shown: Any, labelled: bool
 ) -> Agreement:
     """The agreement in one way to show images."""
-    task, graph, device = get_task(subject.task), Exportable(subject.model), torch.device("cpu")
+    task, graph, device = get_task(predictor.task), Exportable(predictor.model), torch.device("cpu")
     loader = (task.eval_loader if labelled else task.image_loader)(split, shown, 1, 0)
-    meters = task.meter(len(subject.classes)), task.meter(len(subject.classes))
+    meters = task.meter(len(predictor.classes)), task.meter(len(predictor.classes))
     chosen = bundle.postprocessing["name"] == "instances"  # by the graph, so that equal scores may change places
     same, largest, scale = [], 0.0, float(np.finfo(np.float32).tiny)
     sizes: list[tuple[int, int]] = []
@@ -114,7 +116,7 @@ def compare_shown(
         found = postprocess(outputs, bundle.postprocessing, (height, width))[0]
         original = (int(batch.originals[0, 0]), int(batch.originals[0, 1]))
         mine = to_prediction(found, (height, width), batch.names[0], original, bundle.labels)
-        (theirs,) = task.predict(subject.model, batch, shown, device, subject.classes)
+        (theirs,) = task.predict(predictor.model, batch, shown, device, predictor.classes)
         same.append(mine.agreement(theirs))
         if labelled:
             for meter, prediction in zip(meters, (mine, theirs), strict=True):
@@ -137,26 +139,26 @@ def compare_shown(
     )
 
 
-def compare(subject: Predictor, runner: Runner, split: Split, *, any_batch: bool, any_size: bool) -> list[Agreement]:
+def compare(predictor: Predictor, runner: Runner, split: Split, *, any_batch: bool, any_size: bool) -> list[Agreement]:
     """The agreement of an exported model with PyTorch at each size.
 
     Args:
-        subject: The model, as it was before the export.
+        predictor: The model, as it was before the export.
         runner: The exported model.
         split: Real images; up to `MOST` are shown.
         any_batch: Whether the exported model takes several images at once; the first is shown alone in any case.
         any_size: Whether it takes other sizes than its own.
     """
-    sizes = sizes_to_try(subject.preprocessing.size, any_size)
-    return [compare_at(subject, runner, split, size, BATCH if any_batch else 1) for size in sizes]
+    sizes = sizes_to_try(predictor.preprocessing.size, any_size)
+    return [compare_at(predictor, runner, split, size, BATCH if any_batch else 1) for size in sizes]
 
 
-def compare_at(subject: Predictor, runner: Runner, split: Split, size: tuple[int, int], batch: int) -> Agreement:
+def compare_at(predictor: Predictor, runner: Runner, split: Split, size: tuple[int, int], batch: int) -> Agreement:
     """The agreement at one size."""
-    input = replace(subject.preprocessing, size=size)
+    input = replace(predictor.preprocessing, size=size)
     mine, theirs = [], []
     for group in batches(sample(split, MOST), input, batch, alone=True):
-        theirs.append(answer(subject, group.images))
+        theirs.append(answer(predictor, group.images))
         try:
             mine.append(np.asarray(runner(group.images)["logits"], dtype=np.float32))
         except Exception as error:  # each runtime has classes of its own
@@ -177,9 +179,9 @@ def measure(size: tuple[int, int], mine: NDArray[np.float32], theirs: NDArray[np
 
 
 @torch.inference_mode()
-def answer(subject: Predictor, images: NDArray[np.float32]) -> NDArray[np.float32]:
+def answer(predictor: Predictor, images: NDArray[np.float32]) -> NDArray[np.float32]:
     """PyTorch's logits `[B, classes]`."""
-    return subject.model(torch.from_numpy(images)).float().numpy()
+    return predictor.model(torch.from_numpy(images)).float().numpy()
 
 
 class Group(NamedTuple):

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-import nearsight.deployment.quantise
+import nearsight.deployment.quantize
 from nearsight.data import open_data
 from nearsight.data.samples import Subset
 from nearsight.data.transforms import Preprocessing
-from nearsight.deployment.calibration import Pictures
+from nearsight.deployment.calibration import CalibrationSet
 from nearsight.deployment.export import export
 from nearsight.deployment.onnx import write_onnx
-from nearsight.deployment.quantise import most_sensitive, quantise
+from nearsight.deployment.quantize import most_sensitive, quantize
 from nearsight.deployment.verify import Group, batches
 from nearsight.runs.bundle import read_bundle
 from nearsight.runs.eval_data import open_own
@@ -94,40 +94,40 @@ class Loud(nn.Module):
 
 
 @pytest.fixture
-def pictures() -> Pictures:
+def calibration() -> CalibrationSet:
     data = open_data("digits")
-    return Pictures("digits", Subset(data.test, np.arange(64)), Subset(data.train, np.arange(64)), labelled=False)
+    return CalibrationSet("digits", Subset(data.test, np.arange(64)), Subset(data.train, np.arange(64)), labelled=False)
 
 
-def test_a_layer_that_eight_bits_would_ruin_stays_in_float(tmp_path: Path, pictures: Pictures) -> None:
+def test_a_layer_that_eight_bits_would_ruin_stays_in_float(tmp_path: Path, calibration: CalibrationSet) -> None:
     model, input = Loud(quiet_layers=True).eval(), Preprocessing((16, 16))
     write_onnx(model, tmp_path / "float.onnx", input.size)
-    made = quantise(tmp_path / "float.onnx", tmp_path / "small.onnx", pictures, input, margin=0.1)
+    made = quantize(tmp_path / "float.onnx", tmp_path / "small.onnx", calibration, input, margin=0.1)
     graph = onnx.load(tmp_path / "float.onnx").graph
     (kept,) = made.kept
     assert made.layers == 1
     assert next(node.op_type for node in graph.node if node.name == kept) in ("Gemm", "MatMul")
-    images = np.concatenate([group.images for group in batches(pictures.measure, input, 16)])
+    images = np.concatenate([group.images for group in batches(calibration.measure, input, 16)])
     mine, theirs = (run_onnx(tmp_path / name)(images) for name in ("small.onnx", "float.onnx"))
     assert np.linalg.norm(mine - theirs) < 0.1 * np.linalg.norm(theirs)
 
 
-def test_a_model_that_eight_bits_ruin_is_refused(tmp_path: Path, pictures: Pictures) -> None:
+def test_a_model_that_eight_bits_ruin_is_refused(tmp_path: Path, calibration: CalibrationSet) -> None:
     write_onnx(Loud(quiet_layers=False).eval(), tmp_path / "float.onnx", (16, 16))
     with pytest.raises(ValueError, match=r"In 8 bits the model changes \d+.\d % of the answers on 64 images"):
-        quantise(tmp_path / "float.onnx", tmp_path / "small.onnx", pictures, Preprocessing((16, 16)))
+        quantize(tmp_path / "float.onnx", tmp_path / "small.onnx", calibration, Preprocessing((16, 16)))
     assert not (tmp_path / "small.onnx").exists()
 
 
 def test_a_refused_model_leaves_no_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges from black images, so that most of what the model sees is clipped."""
-    honest = nearsight.deployment.quantise.find_ranges
+    honest = nearsight.deployment.quantize.find_ranges
 
     def from_black(model, scratch, groups):
         return honest(model, scratch, [Group(np.zeros_like(group.images), group.labels) for group in groups])
 
-    monkeypatch.setattr("nearsight.deployment.quantise.find_ranges", from_black)
-    monkeypatch.setattr("nearsight.deployment.quantise.BUDGETS", (10.0,))  # no layer is too sensitive
+    monkeypatch.setattr("nearsight.deployment.quantize.find_ranges", from_black)
+    monkeypatch.setattr("nearsight.deployment.quantize.BUDGETS", (10.0,))  # no layer is too sensitive
     with pytest.raises(ValueError, match=r"loses .* points of accuracy .* nothing was written\."):
         export(trained_run(), tmp_path / "out", int8=True)
     assert list(tmp_path.iterdir()) == []

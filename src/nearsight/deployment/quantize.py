@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..data.samples import Split
 from ..data.transforms import Preprocessing
 from ..runs.runtime import Runner, need, run_onnx
-from .calibration import Pictures, sample
+from .calibration import CalibrationSet, sample
 from .verify import Group, batches
 
 OPERATORS = ("Conv", "Gemm", "MatMul")
@@ -61,7 +61,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantized:
     """A model that was quantised.
 
     Attributes:
@@ -81,15 +81,15 @@ class Quantised:
     bytes_after: int
 
 
-def quantise(
+def quantize(
     source: Path,
     target: Path,
-    pictures: Pictures,
+    calibration: CalibrationSet,
     input: Preprocessing,
     *,
     margin: float = 0.01,
     progress: Progress = no_progress,
-) -> Quantised:
+) -> Quantized:
     """Write an ONNX model in 8 bits.
 
     All layers are quantised first. Where that costs more than the margin, each layer is tried alone and the most
@@ -99,7 +99,7 @@ def quantise(
     Args:
         source: The float model.
         target: File to write.
-        pictures: Images to calibrate with, and others to measure on.
+        calibration: Images to calibrate with, and others to measure on.
         input: How images are shown.
         margin: Share of right answers that may be lost; without labels, of answers that may change.
         progress: Wraps what takes time, to show how far the work is.
@@ -108,14 +108,14 @@ def quantise(
         ValueError: There are no images to calibrate with, or the model loses more than the margin.
     """
     need("onnx", "Quantising")
-    if pictures.calibrate is None:
-        raise ValueError(f"{pictures.what} are too few to calibrate 8 bits with; give more with --images.")
+    if calibration.calibrate is None:
+        raise ValueError(f"{calibration.what} are too few to calibrate 8 bits with; give more with --images.")
     with tempfile.TemporaryDirectory(prefix="nearsight-int8-") as scratch:
-        work = Work(source, Path(scratch), pictures, input, progress)
+        work = Work(source, Path(scratch), calibration, input, progress)
         kept, verdict = search(work, margin)
         work.write(work.layers - set(kept), target)
     sizes = source.stat().st_size, target.stat().st_size
-    return Quantised(verdict, len(work.layers) - len(kept), kept, work.calibrated, *sizes)
+    return Quantized(verdict, len(work.layers) - len(kept), kept, work.calibrated, *sizes)
 
 
 def search(work: "Work", margin: float) -> tuple[tuple[str, ...], Verdict]:
@@ -170,18 +170,20 @@ class Work:
         calibrated: Images that the ranges come from.
     """
 
-    def __init__(self, source: Path, scratch: Path, pictures: Pictures, input: Preprocessing, progress: Progress):
-        assert pictures.calibrate is not None
+    def __init__(
+        self, source: Path, scratch: Path, calibration: CalibrationSet, input: Preprocessing, progress: Progress
+    ):
+        assert calibration.calibrate is not None
         self.scratch, self.input, self.progress = scratch, input, progress
         self.model = scratch / "float.onnx"
         simplify(source, self.model)
         self.layers = frozenset(weighted_layers(self.model))
         if not self.layers:
-            raise ValueError(f"{source} has no layers with weights; there is nothing to quantise.")
-        self.labelled, self.measured = pictures.labelled, sample(pictures.measure, MEASURED)
-        calibration = sample(pictures.calibrate, CALIBRATED)
-        self.calibrated, self.probed = len(calibration), sample(pictures.calibrate, PROBED)
-        self.ranges = find_ranges(self.model, scratch, self.show(calibration, "Calibrating"))
+            raise ValueError(f"{source} has no layers with weights; there is nothing to quantize.")
+        self.labelled, self.measured = calibration.labelled, sample(calibration.measure, MEASURED)
+        ranged = sample(calibration.calibrate, CALIBRATED)
+        self.calibrated, self.probed = len(ranged), sample(calibration.calibrate, PROBED)
+        self.ranges = find_ranges(self.model, scratch, self.show(ranged, "Calibrating"))
         self.truth, self.labels = self.answers(run_onnx(self.model), "Measuring the float model")
 
     def show(self, split: Split, title: str) -> Iterable[Group]:
@@ -195,7 +197,7 @@ class Work:
         return np.concatenate(logits), np.concatenate(labels)
 
     def judge(self, layers: Iterable[str]) -> Verdict:
-        """What it costs to quantise these layers."""
+        """What it costs to quantize these layers."""
         file = self.write(layers, self.scratch / "candidate.onnx")
         mine, _ = self.answers(run_onnx(file), "Measuring in 8 bits")
         said, wanted = mine.argmax(axis=1), self.truth.argmax(axis=1)
