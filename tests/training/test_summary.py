@@ -57,8 +57,8 @@ def test_page_starts_with_the_result(tmp_path) -> None:
     title, _, result = text.splitlines()[:3]
     assert title == "# localvit_nano on my photos"
     assert result == (
-        "**87.6 %** of the test images are answered right (90.0 % of the validation images), after epoch 3 of 5, the "
-        "best on the validation images."
+        "**87.6 %** of the test images are classified correctly (90.0 % on the validation images), after epoch 3 of 5, "
+        "the best on the validation images."
     )
     for line in (
         "| classes | 2: cat, a\\|b |",
@@ -77,7 +77,7 @@ def test_page_starts_with_the_result(tmp_path) -> None:
 def test_without_test_images_the_page_says_how_the_epoch_was_chosen(tmp_path) -> None:
     write_summary(made_up_run(tmp_path, test_score=None, stopped_early=True))
     result = (tmp_path / "summary.md").read_text(encoding="utf-8").splitlines()[2]
-    assert result.startswith("**90.0 %** of the validation images are answered right, after epoch 3 of 5")
+    assert result.startswith("**90.0 %** of the validation images are classified correctly, after epoch 3 of 5")
     assert "Training stopped before the 5 epochs planned" in result
     assert result.endswith("expect slightly less on new ones.")
 
