@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .factory import create_model, list_models
     from .lattice import Grid
     from .models.fold import fold
+    from .prediction import predict
     from .retrofit.localize import localize
     from .runs.predictor import load, save
     from .training import load_recipe, run_training
@@ -49,6 +50,7 @@ __all__ = [
     "models",
     "open_data",
     "parts",
+    "predict",
     "probe",
     "run_training",
     "save",
@@ -73,6 +75,7 @@ _HOME = {
     "load_recipe": "training",
     "localize": "retrofit",
     "open_data": "data",
+    "predict": "prediction",
     "run_training": "training",
     "probe": "explanation.probing",
     "save": "runs.predictor",

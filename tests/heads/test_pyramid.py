@@ -8,7 +8,8 @@ import timm
 import torch
 from torch import nn
 
-from nearsight.checkpoints import load_backbone, load_official
+from nearsight.checkpoints import load_official
+from nearsight.checkpoints.backbone import load_backbone
 from nearsight.heads import DenseModel, DenseSpec, MaskRcnn, TimmBackbone, make_pyramid
 from nearsight.heads.fpn import Fpn
 from nearsight.heads.pyramid import Levels, released_norms

@@ -8,7 +8,8 @@ import torch
 from drawn import SMALL
 
 from nearsight import create_model
-from nearsight.checkpoints import load_backbone, load_model, save_model
+from nearsight.checkpoints import load_model, save_model
+from nearsight.checkpoints.backbone import load_backbone
 from nearsight.config.recipe import Optimizer
 from nearsight.heads import DenseModel, DenseSpec, LinearHead, TimmBackbone, from_json, to_json
 from nearsight.models import MODELS

@@ -1,6 +1,5 @@
 """Weights: reading files safely, recognising the released checkpoints, and our own format."""
 
-from .backbone import load_backbone
 from .format import convert, load_model, name_of, save_model
 from .released.convert import load_official, recognise
 from .safe import WeightFileError, read_tensors
@@ -8,7 +7,6 @@ from .safe import WeightFileError, read_tensors
 __all__ = [
     "WeightFileError",
     "convert",
-    "load_backbone",
     "load_model",
     "load_official",
     "name_of",

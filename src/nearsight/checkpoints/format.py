@@ -18,9 +18,6 @@ from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
 from ..atomic import check_output, write_whole
-from ..heads.model import DenseModel
-from ..heads.spec import from_json as dense_from_json
-from ..heads.spec import to_json as dense_to_json
 from ..models.backbone import Backbone, FeaturePyramid, pair
 from ..models.options import OF_BACKBONE, apply_options, behave
 from ..models.registry import MODELS, default_levels, describe
@@ -107,10 +104,12 @@ def save_model(
         timm_options: Of a model of timm: what its `create_model` was given.
         img_size: Of a model of timm: height and width of its images.
     """
+    from ..heads.model import DenseModel  # here, as most models have no head of this kind
+
     path = Path(path)
     description: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": name, **dict.fromkeys(KINDS)}
     if isinstance(model, DenseModel):
-        description |= {"dense": dense_to_json(model.spec), "num_classes": model.num_classes, "masks": model.masks}
+        description |= {"dense": to_json(model.spec), "num_classes": model.num_classes, "masks": model.masks}
     elif isinstance(backbone := model.backbone if isinstance(model, FeaturePyramid) else model, Backbone):
         norms = {str(i): kind for i, kind in model.norm_kinds.items()} if isinstance(model, FeaturePyramid) else None
         done = localized_of(backbone)
@@ -153,6 +152,8 @@ def save_any(
     Raises:
         ValueError: It can't be built again from its name and the options.
     """
+    from ..heads.model import DenseModel
+
     if isinstance(model, (Backbone, FeaturePyramid, DenseModel)):
         if options:
             raise ValueError(f"A model of ours knows its settings; leave {', '.join(options)} out.")
@@ -244,8 +245,11 @@ def load_model(
         ) from None
 
 
-def load_dense(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> DenseModel:
+def load_dense(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
     """A detector or segmenter."""
+    from ..heads.model import DenseModel
+    from ..heads.spec import from_json as dense_from_json
+
     spec, classes, masks = dense_from_json(description["dense"]), description["num_classes"], description["masks"]
     with torch.device("meta"):  # so that nothing is allocated for a spec that does not suit the weights
         refuse_other_shapes(DenseModel(spec, classes, masks).state_dict(), tensors)

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-from ..checkpoints import load_backbone
+from ..checkpoints.backbone import load_backbone
 from ..checkpoints.format import load_model, name_in, read_description
 from ..config.files import parse
 from ..config.recipe import ModelChoice, Recipe
