@@ -177,5 +177,6 @@ def test_scores_of_a_classifier_are_complete(tmp_path: Path) -> None:
         assert row.deletion_curve.shape == (5,) and row.deletion_curve[0] == pytest.approx(row.insertion_curve[-1])
     assert found.cases <= found.images and found["centre"].method == "centre"
     found.save(tmp_path)
-    assert json.loads((tmp_path / "scores.json").read_text())["methods"][0]["method"] == "rollout"
+    first = json.loads((tmp_path / "scores.json").read_text())["methods"][0]
+    assert first["method"] == "rollout" and set(first["pointing"]) == {"mean", "low", "high"}
     assert (tmp_path / "scores.md").read_text().count("\n") == 7 and (tmp_path / "curves.png").stat().st_size > 5000

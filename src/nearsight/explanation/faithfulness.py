@@ -245,6 +245,8 @@ class Scores:
         """Values that JSON has."""
         values = asdict(self)
         for row in values["methods"]:
+            for key in ("pointing", "deletion", "insertion"):
+                row[key] = dict(zip(("mean", "low", "high"), row[key], strict=True))
             for key in ("deletion_curve", "insertion_curve"):
                 row[key] = [round(float(value), 5) for value in row[key]]
         return values

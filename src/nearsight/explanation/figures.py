@@ -194,6 +194,7 @@ def draw_rows(
     subtitle: str = "",
     names: Sequence[str] = (),
     note: str = "",
+    below: float = 0.0,
 ) -> "Figure":
     """Panels in rows.
 
@@ -203,6 +204,7 @@ def draw_rows(
         subtitle: Below the title.
         names: What each row is, at its left.
         note: A warning below everything.
+        below: Inches that are left free below each row.
     """
     if len(rows) == 1 and len(rows[0]) > ACROSS and not names:
         first = list(rows[0])
@@ -210,7 +212,7 @@ def draw_rows(
     across = max(map(len, rows))
     height, width = next(panel.size for row in rows for panel in row)
     scale = SIDE / max(height, width)
-    lines = 0.62 * len(rows)
+    lines = (0.62 + below) * len(rows)
     high = len(rows) * height * scale + lines + (0.95 if subtitle else 0.75)
     page = figure(across * (width * scale + 0.2) + (0.35 if names else 0.1), high)
     grid = page.subplots(len(rows), across, squeeze=False)
@@ -317,7 +319,9 @@ def draw_dense(rows: Sequence[DenseRow], *, index: int = 0, subtitle: str = "", 
         overall = panels_of(row.found.overall, row.image, index)
         lines.append([seen, row.prediction, *overall, *(by_title.get(title, absent) for title in titles)])
     title = "Dense attention roll-out: what each predicted class attends to beyond the global content"
-    page = draw_rows(lines, title=title, subtitle=subtitle, names=[row.name for row in rows], note=note)
+    legend = 0.14 * max(len(row.legend) for row in rows)
+    names = [row.name for row in rows]
+    page = draw_rows(lines, title=title, subtitle=subtitle, names=names, note=note, below=legend)
     across = max(map(len, lines))
     for place, row in enumerate(rows):
         name_classes(page.axes[place * across + 1], row.legend)
