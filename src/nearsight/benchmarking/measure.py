@@ -139,7 +139,7 @@ def measure(
         ValueError: Nothing can be measured.
 
     Example:
-        >>> found = bench([open_model("deit_nano")], Setting((1,), ("eager", "folded"), rounds=3))
+        >>> found = measure([open_model("deit_nano")], Setting((1,), ("eager", "folded"), rounds=3))
         >>> [key.runtime for key in found.seconds], len(found.peak)
         (['eager', 'folded'], 3)
     """

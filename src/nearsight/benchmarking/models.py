@@ -24,6 +24,7 @@ from ..config.files import load_recipe, parse_changes
 from ..models.counting import count
 from ..models.fold import fold
 from ..runs.predictor import is_path, load_module
+from ..tasks import get_task
 from ..tasks.build import build
 
 CLASSES = 1000
@@ -80,17 +81,26 @@ def open_model(text: str, size: int | None = None) -> BenchModel | Refused:
         ValueError: There is no such model.
 
     Example:
-        >>> subject = open_subject("deit_nano", 64)
+        >>> model = open_model("deit_nano", 64)
         >>> model.size, model.macs
         ((64, 64), 247896960)
     """
-    label, name, model, own = open_given(Path(text)) if is_path(text) else open_named(parse_candidate(text), size)
+    device = "meta"  # where numbers are not needed to count, and large images take no memory
+    if is_path(text):
+        given = load_module(Path(text).expanduser())
+        label, name, model, own = label_of(Path(text)), given.name, given.model, given.preprocessing.size
+        if given.weights != "converted":
+            name = ""  # what was trained here is no paper's model any more
+        if get_task(given.task).follows_content:
+            device = "cpu"
+    else:
+        label, name, model, own = open_named(parse_candidate(text), size)
     sides = (size, size) if size else own
     model = model.eval().requires_grad_(False)
     try:
         with torch.no_grad():
-            shape = copy.deepcopy(model).to("meta")  # numbers are not needed to count, and large images no memory
-            cost, held = count(shape, sides), bytes_held(shape, torch.empty(1, 3, *sides, device="meta"))
+            shape = copy.deepcopy(model).to(device)
+            cost, held = count(shape, sides), bytes_held(shape, torch.zeros(1, 3, *sides, device=device))
     except Exception as error:  # whatever a foreign model says to a size that it was not made for
         return Refused(label, sides, reason_of(error))
     return BenchModel(label, name, model, sides, cost.parameters, cost.macs, held)
@@ -124,7 +134,7 @@ class Held(TorchDispatchMode):
 
 
 def bytes_held(model: nn.Module, images: Tensor) -> int:
-    """The most bytes that a call holds at a time, images included; model and images stand on the meta device.
+    """The most bytes that a call holds at a time, images included; the meta device tells it without holding them.
 
     Attention counts as its fused kernel, which holds no matrix of all pairs.
 
@@ -157,15 +167,10 @@ def free_bytes(device: torch.device) -> int | None:
     return min(free, default=None)
 
 
-def open_given(path: Path) -> tuple[str, str, nn.Module, tuple[int, int]]:
-    """Label, name, model and image size of a run or a file; what was trained here is no paper's model any more."""
-    given = load_module(path.expanduser())
-    label = path.resolve().stem if path.is_file() and path.stem != "model" else model_folder(path)
-    return label, given.name if given.weights == "converted" else "", given.model, given.preprocessing.size
-
-
-def model_folder(path: Path) -> str:
-    """Name of a run's folder."""
+def label_of(path: Path) -> str:
+    """What to call a model by its path: the name of its file, or of the folder of its run."""
+    if path.is_file() and path.stem != "model":
+        return path.resolve().stem
     return (path if path.is_dir() else path.parent).resolve().name
 
 
@@ -225,8 +230,7 @@ def make_runner(model: BenchModel, runtime: str, device: torch.device, threads: 
         Exception: Whatever else stands against it: compilers and exporters have errors of their own.
 
     Example:
-        >>> from nearsight.benchmarking import open_subject
-        >>> runner = make_runner(open_subject("deit_nano"), "folded", torch.device("cpu"), threads=1)
+        >>> runner = make_runner(open_model("deit_nano"), "folded", torch.device("cpu"), threads=1)
         >>> runner.call(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 1000])
     """
