@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .comparison.compare import compare
     from .data import open_data
     from .deployment.export import export
+    from .evaluation import evaluate
     from .explanation.faithfulness import score
     from .explanation.methods import explain
     from .explanation.probing import probe
@@ -38,6 +39,7 @@ __all__ = [
     "compare",
     "convert",
     "create_model",
+    "evaluate",
     "explain",
     "explanation",
     "export",
@@ -66,6 +68,7 @@ _HOME = {
     "compare": "comparison.compare",
     "convert": "checkpoints",
     "create_model": "factory",
+    "evaluate": "evaluation",
     "explain": "explanation.methods",
     "export": "deployment.export",
     "fold": "models.fold",

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from ..data.loader import Batch
 
-Run = Annotated[
+Source = Annotated[
     Path,
     typer.Argument(metavar="RUN|BUNDLE", help="Folder of a finished run, its model.safetensors, or a bundle."),
 ]
@@ -22,7 +22,7 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps. Default: a G
 
 
 def evaluate(
-    run: Run,
+    source: Source,
     data: Annotated[
         str | None,
         typer.Argument(metavar="DATA", help="Other data with the same class names. Default: the run's own."),
@@ -44,13 +44,11 @@ def evaluate(
     and masks, by size and class. A segmenter: overlap by class. Both with their best and worst cases as a picture.
     """
     from ..console import make_console
-    from ..evaluation import evaluate as evaluate_run
+    from ..evaluation import evaluate as judge
 
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file; give the name of a folder.")
-    found = evaluate_run(
-        run, data, split=split, batch=batch, workers=workers, device=device, progress=watch("Evaluating")
-    )
+    found = judge(source, data, split=split, batch=batch, workers=workers, device=device, progress=watch("Evaluating"))
     folder = found.save(out)
     if as_json:
         print(found.to_json(), end="")
@@ -63,7 +61,7 @@ def evaluate(
 
 
 def predict(
-    run: Run,
+    source: Source,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE|FOLDER", help="Images, or folders of images.")],
     top: Annotated[int, typer.Option(min=1, help="Of a classifier: classes named for each image.")] = 5,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a table.")] = None,
@@ -111,7 +109,7 @@ def predict(
     file = csv or jsonl
     if file is not None and file.is_dir():
         raise ValueError(f"{chosen[0]} {file} is a folder; give the name of a file to write.")
-    predictor = load(run)
+    predictor = load(source)
     paths = find_images([str(path) for path in images])
     if file is not None:
         given: list[str | Path] = [*paths, *([predictor.path] if predictor.path else [])]

@@ -16,7 +16,7 @@ NAMES = (
 
 
 def explain(
-    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="Folder of a run, weights, or a model's name.")],
+    source: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="Folder of a run, weights, or a model's name.")],
     images: Annotated[
         list[str], typer.Argument(metavar="IMAGE|FOLDER...", help="Images, or folders of images; with --score: DATA.")
     ],
@@ -60,7 +60,7 @@ def explain(
         raise ValueError(f"--out {out} is a file; give the name of a folder.")
     methods = check_methods(method or (), SCORED if score else [*METHODS, OVER_MANY])
     places = [parse_pixel(text) for text in at or ()]
-    predictor = load_module(model, seed)
+    predictor = load_module(source, seed)
     if not predictor.learned:
         print(
             f"{predictor.name} has random weights: the figures show the method, not what was learned.", file=sys.stderr
