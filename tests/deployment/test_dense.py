@@ -151,3 +151,19 @@ def test_a_bundle_of_the_first_version_is_a_classifier(tmp_path: Path) -> None:
     write_json(tmp_path / ABOUT, about | {"version": 1})
     found = read_bundle(tmp_path)
     assert found == replace(bundle, task="classify", outputs=("logits",), postprocessing=CLASSES)
+
+
+def test_a_bundle_of_several_labels_gives_each_its_own_probability(tmp_path: Path) -> None:
+    from nearsight.data.transforms import Preprocessing
+
+    torch.manual_seed(0)
+    built = Built(nearsight.create_model("deit_nano", num_classes=3).eval(), "deit_nano", None, Preprocessing((32, 32)))
+    with torch.no_grad():
+        built.model.get_classifier().weight.normal_()
+    thresholds = {"thresholds": [0.2, 0.5, 0.8]}
+    save_trained(built, "multilabel", ("a", "b", "c"), tmp_path / "model.safetensors", thresholds)
+    found = nearsight.export(tmp_path, format="pt2")
+    image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    (mine,), (theirs,) = (nearsight.load(path).predict(image) for path in (found.folder, tmp_path))
+    np.testing.assert_allclose(mine.probabilities, theirs.probabilities, atol=1e-5)
+    assert mine.thresholds == theirs.thresholds == (0.2, 0.5, 0.8)

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..runs.bundle import ABOUT, CLASSES, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
+from ..runs.bundle import ABOUT, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
 from ..runs.predictor import Predictor, load_module
 from ..runs.runtime import need, open_runner
+from ..tasks import get_task
 from .calibration import CalibrationSet, find_calibration
 from .graph import Axes, Exportable, write_program
 from .quantize import Progress, Quantized, no_progress, quantize
@@ -158,7 +159,7 @@ def export(
     folder = Path(out) if out is not None else default_folder(predictor, format, int8)
     refuse_target(folder, force)
     calibration = find_calibration(predictor, images)
-    if int8 and hasattr(predictor.model, "postprocessing"):
+    if int8 and (hasattr(predictor.model, "postprocessing") or get_task(predictor.task).postprocessing != "classes"):
         raise ValueError(f"--int8 is for classifiers so far; {predictor.name} was trained to {predictor.task}.")
     if int8 and calibration.calibrate is None:
         raise ValueError(f"--int8 needs images like those of the later use, not {calibration.what}; give --images.")
@@ -236,7 +237,7 @@ def to_bundle(predictor: Predictor, kind: str, axes: Axes, int8: bool) -> Bundle
         int8=int8,
         task=predictor.task,
         outputs=tuple(outputs),
-        postprocessing=known() if known else dict(CLASSES),
+        postprocessing=known() if known else {"name": get_task(predictor.task).postprocessing},
         fit=fit,
         settings=dict(predictor.settings),
     )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.restore import Size, restore_boxes, restore_labels, restore_masks
-from ..tasks.predictions import Classification, Detection, Prediction, Segmentation
+from ..tasks.predictions import Classification, Detection, MultiLabel, Prediction, Segmentation
 
 Outputs = Mapping[str, NDArray[Any]]  # of one image
 SMALLEST = 1e-2  # a box with a shorter side is none
@@ -26,6 +26,16 @@ def classes(outputs: Outputs, settings: Mapping[str, Any], shown: Size) -> dict[
     """
     raised = np.exp(outputs["logits"].astype(np.float64) - outputs["logits"].max())
     return {"probabilities": raised / raised.sum()}
+
+
+def labels(outputs: Outputs, settings: Mapping[str, Any], shown: Size) -> dict[str, NDArray[Any]]:
+    """Logits `[C]` as probabilities of classes that an image may have side by side.
+
+    Example:
+        >>> labels({"logits": np.array([0.0, 99.0], dtype=np.float32)}, {}, (32, 32))
+        {'independent': array([0.5, 1. ])}
+    """
+    return {"independent": 0.5 * (1 + np.tanh(0.5 * outputs["logits"].astype(np.float64)))}  # the sigmoid
 
 
 def pixels(outputs: Outputs, settings: Mapping[str, Any], shown: Size) -> dict[str, NDArray[Any]]:
@@ -74,7 +84,7 @@ def instances(outputs: Outputs, settings: Mapping[str, Any], shown: Size) -> dic
 
 
 STEPS: dict[str, Callable[[Outputs, Mapping[str, Any], Size], dict[str, NDArray[Any]]]] = {
-    function.__name__: function for function in (classes, pixels, nms, queries, instances)
+    function.__name__: function for function in (classes, labels, pixels, nms, queries, instances)
 }
 
 
@@ -108,6 +118,8 @@ def to_prediction(found: Mapping[str, Any], shown: Size, image: str, size: Size,
     about: dict[str, Any] = {"image": image, "size": size, "classes": tuple(classes)}
     if "probabilities" in found:
         return Classification(probabilities=found["probabilities"], **about)
+    if "independent" in found:
+        return MultiLabel(probabilities=found["independent"], **about)
     if "logits" in found:
         return Segmentation(labels=restore_labels(found["logits"], size), **about)
     rles = tuple(restore_masks(found["masks"], shown, size)) if "masks" in found else None

@@ -173,6 +173,7 @@ class Task(ABC):
     metric: Metric
     batch: int  # images at a time, unless asked otherwise
     files: tuple[str, ...]  # names of what `report_files` gives
+    postprocessing: str = "classes"  # of `runs.postprocess`, for models that say nothing else of their outputs
     settings: tuple[str, ...] = ()  # names of what `Metrics.settings` gives
     follows_content: bool = (
         False  # whether what a model computes depends on what it sees, so that only real weights count

@@ -40,6 +40,7 @@ class Multilabel(Task):
 
     name = "multilabel"
     default_recipe = "small-multilabel"
+    postprocessing = "labels"
     metric = Metric("map", "mAP")
     batch = 64
     files = ("predictions.csv", "precision_recall.png")
