@@ -17,8 +17,6 @@ from ..data.loader import Collate, EvalImages
 from ..plots.overlays import side_by_side
 from ..runs.predictor import Predictor, load_trained
 from ..tasks import get_task
-from ..tasks.dense import DenseTask
-from ..tasks.predictions import Detection
 from .plan import RunPlan
 from .results import Disagreement, Example, ExamplePrediction
 from .statistics import Predictions
@@ -125,7 +123,6 @@ def draw_both(split: Split, index: int, models: dict[str, Predictor]) -> Image.I
     """One image with the ground truth, and with the predictions of models."""
     first = next(iter(models.values()))
     task = get_task(first.task)
-    assert isinstance(task, DenseTask)
     image, truth = task.draw_truth(split, index, first.classes)
     panels = [("truth", truth)]
     for label, trained in models.items():
@@ -135,7 +132,7 @@ def draw_both(split: Split, index: int, models: dict[str, Predictor]) -> Image.I
         batch = Collate(trained.preprocessing.divisor, training=False)([item])
         device = next(trained.model.parameters()).device
         (found,) = task.predict(trained.model, batch, trained.preprocessing, device, trained.classes)
-        panels.append((label, (found.at(trained.threshold) if isinstance(found, Detection) else found).draw(image)))
+        panels.append((label, found.at_settings(trained.settings, top=1, min_score=None).draw(image)))
     return side_by_side(panels)
 
 

@@ -386,12 +386,12 @@ def label_corners(box: Any, chip: tuple[int, int]) -> Iterator[tuple[float, floa
         yield right - width, top + share * (bottom - top)
 
 
-def draw_labels(image: Image.Image, labels: Sequence[tuple[str, float]]) -> Image.Image:
+def draw_labels(image: Image.Image, labels: Sequence[tuple[str, float | None]]) -> Image.Image:
     """The image with names and probabilities in its upper left corner.
 
     Args:
         image: In any mode and size.
-        labels: Names with their probabilities, the most probable first.
+        labels: Names with their probabilities, the most probable first; None of ground truth.
 
     Returns:
         An image in mode RGB; small images are enlarged and huge ones reduced, so that labels can be read.

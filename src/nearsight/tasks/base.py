@@ -13,6 +13,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -244,6 +245,10 @@ class Task(ABC):
         Raises:
             ValueError: The data have classes that the model does not know.
         """
+
+    @abstractmethod
+    def draw_truth(self, split: Split, index: int, classes: Sequence[str]) -> tuple[Image.Image, Image.Image]:
+        """An image of a split in its original size, and with its ground truth."""
 
     @abstractmethod
     def tables(self, judged: Judged) -> "list[RenderableType]":

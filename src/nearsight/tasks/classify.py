@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -30,6 +31,7 @@ from ..interval import Interval
 from ..models import MODELS
 from ..models.options import OF_BACKBONE, apply_options
 from ..models.registry import OF_TIMM
+from ..plots.overlays import draw_labels
 from ..plots.style import abbreviate, to_png
 from .base import Built, Judged, Labeller, Meter, Metric, Task
 from .build import build
@@ -226,6 +228,10 @@ class Classify(Task):
                 f"{shorten(classes, 10)}. Rename or remove {'it' if len(unknown) == 1 else 'them'}."
             )
         return Renumbered(split, np.array([known.get(name, -1) for name in data.classes], dtype=np.int64))
+
+    def draw_truth(self, split: Split, index: int, classes: Sequence[str]) -> tuple[Image.Image, Image.Image]:
+        image = split.read(index)
+        return image, draw_labels(image, [(classes[int(split.labels[index])], None)])
 
     def tables(self, judged: Judged) -> list[RenderableType]:
         return classification_tables(judged.metrics, judged.classes)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +27,7 @@ from ..data.labels import shorten
 from ..data.loader import Batch
 from ..data.samples import Data, Split, Subset
 from ..data.transforms import Augmentation, Preprocessing
+from ..plots.overlays import draw_labels
 from ..plots.style import COLOURS, SMALL, abbreviate, figure, tidy, to_png, write
 from .base import GROUPS, Built, Judged, Labeller, Meter, Metric, Task, pseudo_values
 from .build import build
@@ -99,6 +101,10 @@ class Multilabel(Task):
                 f"{shorten(classes, 10)}. Rename or remove them."
             )
         return Relabelled(split, np.array([known[name] for name in data.classes]), len(classes))
+
+    def draw_truth(self, split: Split, index: int, classes: Sequence[str]) -> tuple[Image.Image, Image.Image]:
+        image, labels = split.read(index), np.flatnonzero(np.asarray(split.target(index)))
+        return image, draw_labels(image, [(classes[number], None) for number in labels.tolist()])
 
     def tables(self, judged: Judged) -> list[RenderableType]:
         metrics: MultilabelMetrics = judged.metrics
