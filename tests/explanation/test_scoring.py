@@ -27,7 +27,7 @@ from nearsight.explanation.faithfulness import (
     score,
 )
 from nearsight.explanation.maps import view_of
-from nearsight.explanation.targets import predicted_targets
+from nearsight.explanation.targets import class_confidence, predicted_targets
 from nearsight.runs.predictor import Predictor, load_module
 
 
@@ -105,17 +105,31 @@ def test_places_follow_the_view() -> None:
 def test_predicted_classes_of_segmenters_and_detectors() -> None:
     logits = torch.zeros(1, 3, 4, 6)
     logits[0, 2, :, :2] = 5
-    found = predicted_targets(logits, (4, 6))
+    segmenter = Predictor(nn.Identity(), "", "segment", ("a", "b", "c"), PLAIN, None)
+    found = predicted_targets(segmenter, logits, (4, 6))
     assert found.numbers == (0, 2) and found.masks.sum(dim=(1, 2)).tolist() == [16, 8]
-    assert predicted_targets(logits, (4, 6), only=[2]).numbers == (2,)
+    assert predicted_targets(segmenter, logits, (4, 6), only=[2]).numbers == (2,)
     objects = {
         "boxes": torch.tensor([[0.0, 0.0, 2.0, 2.0], [3.0, 1.0, 6.0, 4.0], [0.0, 0.0, 6.0, 4.0]]),
         "labels": torch.tensor([4, 1, 0]),
         "scores": torch.tensor([0.9, 0.5, 0.1]),
     }
-    found = predicted_targets([objects], (4, 6))
+    detector = replace(segmenter, task="detect")
+    found = predicted_targets(detector, [objects], (4, 6))
     assert found.numbers == (1, 4) and found.masks.sum(dim=(1, 2)).tolist() == [9, 4] and len(found.boxes) == 2
-    assert predicted_targets([{key: value[:0] for key, value in objects.items()}], (4, 6)).numbers == ()
+    assert predicted_targets(detector, [{key: value[:0] for key, value in objects.items()}], (4, 6)).numbers == ()
+
+
+def test_several_labels_have_probabilities_and_thresholds_of_their_own() -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0]])
+    both = Predictor(nn.Identity(), "", "multilabel", ("a", "b", "c"), PLAIN, None, settings={"thresholds": [0.6] * 3})
+    found = predicted_targets(both, logits, (4, 6))
+    assert found.numbers == (1, 2) and found.confidences == pytest.approx((1 / (1 + np.exp(-2)), 1 / (1 + np.exp(-1))))
+    assert found.masks is None
+    np.testing.assert_allclose(class_confidence(both, logits, 0, None), [0.5])
+    one = replace(both, task="classify")
+    assert predicted_targets(one, logits, (4, 6)).numbers == (1,)
+    assert sum(class_confidence(one, logits, number, None)[0] for number in range(3)) == pytest.approx(1)
 
 
 def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from ..explanation.maps import View as Part
 from ..explanation.maps import view_of
 from ..explanation.targets import Targets, predicted_targets
 from ..runs.predictor import Predictor, load_module
+from ..tasks import get_task
 
 UNTRAINED = 64  # pixels: the side in which a model with random weights sees pictures, unless told otherwise
 LARGEST = 384
@@ -108,7 +109,7 @@ class View:
     @cached_property
     def predicted(self) -> Targets:
         """The classes that a segmenter or detector found, and where."""
-        return predicted_targets(self.seen.output, self.part.size, threshold=self.opened.threshold)
+        return predicted_targets(self.opened, self.seen.output, self.part.size)
 
     @cached_property
     def answers(self) -> tuple[Answer, ...]:
@@ -119,7 +120,7 @@ class View:
         output = self.seen.output
         if not isinstance(output, Tensor) or output.ndim != 2:
             raise ValueError(f"{self.opened.name} gives no number for each class, so it has no answer to show.")
-        shares = output[0].double().softmax(dim=-1)
+        shares = get_task(self.opened.task).probabilities(output.double())[0]
         best = shares.topk(min(ANSWERS, len(shares)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return tuple(Answer(self.opened.class_name(number), share) for number, share in pairs)

@@ -73,7 +73,7 @@ def curves(
     inserted = torch.where(gone, image, blurred(image))
     with torch.no_grad(), evaluating(predictor.model):
         output = predictor.model(torch.cat((deleted, inserted)))
-    both = class_confidence(output, number, mask)
+    both = class_confidence(predictor, output, number, mask)
     return both[: steps + 1], both[steps + 1 :]
 
 
@@ -352,7 +352,7 @@ def cases_of(
 ) -> list[Case]:
     """The classes that the model predicts in an image that has them, with their maps."""
     seen = capture(predictor.model, image.view.normalised(predictor.preprocessing))
-    found = predicted_targets(seen.output, image.view.size, threshold=predictor.threshold, only=list(image.masks))
+    found = predicted_targets(predictor, seen.output, image.view.size, only=list(image.masks))
     possible = OF_CLASSIFIERS if found.masks is None else OF_DENSE
     if wrong := [name for name in methods if name not in possible]:
         what = "classes of images" if found.masks is None else "masks or boxes"
@@ -360,9 +360,8 @@ def cases_of(
     if not found.numbers:
         return []
     if found.masks is None:
-        (number,) = found.numbers
-        made = {name: [map_of_prediction(seen, name, number)] for name in methods or possible}
-        masks: list[Tensor | None] = [None]
+        made = {name: [map_of_prediction(seen, name, n) for n in found.numbers] for name in methods or possible}
+        masks: list[Tensor | None] = [None] * len(found.numbers)
     else:
         made = {name: maps_of_classes(seen, name, found.masks) for name in methods or possible}
         masks = list(found.masks)

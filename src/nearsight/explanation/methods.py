@@ -255,7 +255,7 @@ def each_explanation(
         read += 1
         asked = replace(options, at=tuple(view.locate(x, y) for x, y in places))
         seen = capture(predictor.model, view.normalised(predictor.preprocessing))
-        look = Look(predictor, view, seen, predicted_targets(seen.output, view.size, threshold=predictor.threshold))
+        look = Look(predictor, view, seen, predicted_targets(predictor, seen.output, view.size))
         for chosen in single:
             maps, arrays, draw = METHODS[chosen](look, asked)
             yield Explanation(chosen, predictor.name, name, look.prediction, maps, arrays, draw)
@@ -370,7 +370,7 @@ def explain_dense(look: Look, options: Options) -> Made:
     looks = [look]
     for other in options.beside:
         seen = capture(other.model, look.view.normalised(other.preprocessing))
-        found = predicted_targets(seen.output, look.view.size, threshold=other.threshold)
+        found = predicted_targets(other, seen.output, look.view.size)
         looks.append(Look(other, look.view, seen, found))
     rows = [dense_row(one, options) for one in looks]
     arrays: dict[str, NDArray] = {}
@@ -387,7 +387,7 @@ def explain_dense(look: Look, options: Options) -> Made:
 def dense_row(look: Look, options: Options) -> DenseRow:
     """The row of one model in a figure of dense roll-out."""
     predictor, view = look.predictor, look.view
-    found = predicted_targets(look.seen.output, view.size, threshold=predictor.threshold, only=options.classes or None)
+    found = predicted_targets(predictor, look.seen.output, view.size, only=options.classes or None)
     if found.masks is None:
         raise ValueError(
             f"{predictor.name} classifies images, and dense roll-out needs masks or boxes that a model predicts; give "

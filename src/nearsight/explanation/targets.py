@@ -1,7 +1,8 @@
 """What of a model's output can be explained: classes with their confidence, and where they are in the image.
 
-The form of the output tells: `[B, C]` are logits of images, `[B, C, H, W]` logits of pixels, a list has the detections
-of each image. So methods and scores work for every task alike, and ask whether there are masks where they need them.
+The form of the output tells where: `[B, C]` are logits of images, `[B, C, H, W]` logits of pixels, a list has the
+detections of each image. The task tells which classes that means. So methods and scores work for every task alike, and
+ask whether there are masks where they need them.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..runs.predictor import Predictor
+from ..tasks import get_task
 from .rollout import masks_of_boxes
 
 
@@ -21,7 +24,7 @@ class Targets:
     """The classes that a model predicts for one image.
 
     Attributes:
-        numbers: The classes: of an image's class that one alone, otherwise the largest area first.
+        numbers: The classes: of an image the most probable first, otherwise the largest area first.
         confidences: Of each class: its probability, its mean probability inside its mask, or its best score `[n]`.
         masks: Where each of them is `[n, H, W]`; None of a model that predicts no places.
         labels: The class at each pixel `[H, W]`; None where there is no semantic segmentation.
@@ -36,34 +39,31 @@ class Targets:
 
 
 def predicted_targets(
-    output: Any,
-    size: tuple[int, int],
-    *,
-    image: int = 0,
-    threshold: float = 0.5,
-    only: Sequence[int] | None = None,
+    predictor: Predictor, output: Any, size: tuple[int, int], *, image: int = 0, only: Sequence[int] | None = None
 ) -> Targets:
     """The classes that a model predicts for one image.
 
     Args:
-        output: Logits `[B, C]` or `[B, C, H, W]`, or a list of dicts of a detector.
+        predictor: The model, with its task and with settings such as the score from which a detection counts.
+        output: What it returned: logits `[B, C]` or `[B, C, H, W]`, or a list of dicts of a detector.
         size: Height and width of the image in pixels.
         image: Which image of the batch.
-        threshold: Score from which a detection counts.
         only: Keep only these classes.
 
     Example:
-        >>> predicted_targets(torch.tensor([[0.0, 2.0, 1.0]]), (32, 32)).numbers
+        >>> from nearsight import load
+        >>> predicted_targets(load("deit_nano"), torch.tensor([[0.0, 2.0, 1.0]]), (32, 32)).numbers
         (1,)
     """
+    task = get_task(predictor.task)
     if not isinstance(output, Tensor):
-        found = detection_targets(output[image], size, threshold)
+        found = detection_targets(output[image], size, predictor.threshold)
     elif output.ndim == 4:
-        found = segmentation_targets(output[image], size)
+        found = segmentation_targets(task.probabilities(output[image : image + 1].float())[0], size)
     elif output.ndim == 2 and output.shape[1]:
-        probabilities = output[image].float().softmax(dim=0)
-        best = int(probabilities.argmax())
-        found = Targets((best,), (float(probabilities[best]),))
+        probabilities = task.probabilities(output[image : image + 1].float())[0]
+        numbers = task.predicted_labels(probabilities, predictor.settings)
+        found = Targets(tuple(numbers), tuple(float(probabilities[number]) for number in numbers))
     else:
         found = Targets((), ())  # features without a head
     if only is None:
@@ -78,11 +78,11 @@ def predicted_targets(
     )
 
 
-def segmentation_targets(logits: Tensor, size: tuple[int, int]) -> Targets:
-    """Of logits `[C, H, W]`: the most probable class at each pixel."""
-    probabilities = logits[:, : size[0], : size[1]].float().softmax(dim=0)
+def segmentation_targets(probabilities: Tensor, size: tuple[int, int]) -> Targets:
+    """Of probabilities `[C, H, W]`: the most probable class at each pixel."""
+    probabilities = probabilities[:, : size[0], : size[1]]
     labels = probabilities.argmax(dim=0)
-    counts = torch.bincount(labels.flatten(), minlength=len(logits))
+    counts = torch.bincount(labels.flatten(), minlength=len(probabilities))
     numbers = [number for number in counts.argsort(descending=True).tolist() if counts[number] > 0]
     masks = torch.stack([labels == number for number in numbers])
     confidences = tuple(float(probabilities[n][mask].mean()) for n, mask in zip(numbers, masks, strict=True))
@@ -103,10 +103,11 @@ def detection_targets(found: dict[str, Tensor], size: tuple[int, int], threshold
     return Targets(tuple(numbers), best, together, None, tuple(zip(corners, labels.tolist(), strict=True)))
 
 
-def class_confidence(output: Any, number: int, mask: Tensor | None) -> NDArray[np.float64]:
+def class_confidence(predictor: Predictor, output: Any, number: int, mask: Tensor | None) -> NDArray[np.float64]:
     """How confident a model is of a class in each image of a batch `[B]`.
 
     Args:
+        predictor: As in `predicted_targets`.
         output: As in `predicted_targets`.
         number: The class.
         mask: Of semantic segmentation: the pixels that were given this class `[H, W]`; else None.
@@ -117,7 +118,7 @@ def class_confidence(output: Any, number: int, mask: Tensor | None) -> NDArray[n
     if not isinstance(output, Tensor):
         scores = [found["scores"][found["labels"] == number] for found in output]
         return np.array([float(found.max()) if len(found) else 0.0 for found in scores])
-    probabilities = output.float().softmax(dim=1)[:, number]
+    probabilities = get_task(predictor.task).probabilities(output.float())[:, number]
     if probabilities.ndim == 3 and mask is not None:
         probabilities = probabilities[:, : mask.shape[0], : mask.shape[1]][:, mask].mean(dim=1)
     return probabilities.double().cpu().numpy()

@@ -228,6 +228,19 @@ class Task(ABC):
         Validation, evaluation, prediction and comparison all use this; the model is in evaluation mode.
         """
 
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Probabilities of classes, of logits `[B, C]` or `[B, C, H, W]`; here of classes that exclude each other."""
+        return logits.softmax(dim=1)
+
+    def predicted_labels(self, probabilities: Tensor, settings: Mapping[str, Any]) -> list[int]:
+        """The classes that an image is said to have, the most probable first.
+
+        Args:
+            probabilities: Of each class `[C]`.
+            settings: What was saved with the model (`Metrics.settings`).
+        """
+        return [int(probabilities.argmax())]
+
     @abstractmethod
     def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> Meter:
         """A fresh meter.

@@ -205,7 +205,7 @@ class Classify(Task):
     def predict(
         self, model: nn.Module, batch: Batch, preprocessing: Preprocessing, device: torch.device, classes: Sequence[str]
     ) -> list[Classification]:
-        probabilities = logits_of(model, batch, preprocessing, device).softmax(dim=1).numpy()
+        probabilities = self.probabilities(logits_of(model, batch, preprocessing, device)).numpy()
         found = zip(batch.names, batch.originals.tolist(), probabilities, strict=True)
         return [
             Classification(image=name, size=(height, width), probabilities=row, classes=tuple(classes))

@@ -79,12 +79,20 @@ class Multilabel(Task):
     def predict(
         self, model: nn.Module, batch: Batch, preprocessing: Preprocessing, device: torch.device, classes: Sequence[str]
     ) -> list[MultiLabel]:
-        probabilities = logits_of(model, batch, preprocessing, device).sigmoid().numpy()
+        probabilities = self.probabilities(logits_of(model, batch, preprocessing, device)).numpy()
         found = zip(batch.names, batch.originals.tolist(), probabilities, strict=True)
         return [
             MultiLabel(image=name, size=(height, width), probabilities=row, classes=tuple(classes))
             for name, (height, width), row in found
         ]
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.sigmoid()
+
+    def predicted_labels(self, probabilities: Tensor, settings: Mapping[str, Any]) -> list[int]:
+        least = probabilities.new_tensor(settings.get("thresholds", [0.5] * len(probabilities)))
+        order = probabilities.argsort(descending=True)
+        return order[(probabilities >= least)[order]].tolist()
 
     def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "MultilabelMeter":
         thresholds = (settings or {}).get("thresholds")
