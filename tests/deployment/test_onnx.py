@@ -10,7 +10,8 @@ from graphs import NANO, OF_EVERY_FAMILY, ONE_OF_A_KIND, batches, relative_diffe
 from torch import nn
 
 from nearsight.deployment.graph import Axes
-from nearsight.deployment.onnx import write_onnx
+from nearsight.deployment.onnx import plainly, to_onnx, write_onnx
+from nearsight.runs.runtime import run_onnx
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -125,3 +126,16 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
     with pytest.raises(ValueError, match=r"onnxscript.*nearsight\[deploy\]"):
         write_onnx(small_model("dwnet_nano"), tmp_path / "model.onnx", (32, 32))
+
+
+def test_transposed_convolutions_are_known_as_they_were_recorded(tmp_path: Path) -> None:
+    """Masks and the finer maps of a plain transformer come of them; breaking them up would take minutes."""
+    small = torch.nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2, bias=False)
+    model = torch.nn.Sequential(torch.nn.ConvTranspose2d(3, 4, 2, stride=2), torch.nn.ReLU(inplace=True), small).eval()
+    images = torch.randn(2, 3, 8, 9)
+    program = torch.export.export(model, (images,))
+    plainly(program)
+    program.run_decompositions = lambda table=None: program  # type: ignore[method-assign, assignment]
+    to_onnx(program, ("maps",)).save(tmp_path / "model.onnx")
+    found = run_onnx(tmp_path / "model.onnx")(images.numpy())["maps"]
+    torch.testing.assert_close(torch.from_numpy(found), model(images).detach(), rtol=1e-5, atol=1e-5)

@@ -15,6 +15,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
+from ..heads import graph
 from ..runs.runtime import need
 from .graph import INPUT, Axes, Exportable, channels, first_line, record, written_whole
 
@@ -125,8 +126,8 @@ def own_operators() -> dict[Any, Any]:
         return pooled
 
     return {
-        torch.ops.nearsight.nms_keep.default: nms_keep,
-        torch.ops.nearsight.pool_levels.default: pool_levels,
+        graph.nms_keep._opoverload: nms_keep,
+        graph.pool_levels._opoverload: pool_levels,
     }
 
 
@@ -188,6 +189,8 @@ SAME = {  # what overwrites its input, or has an unknown name, and what does the
     aten.hardtanh_.default: aten.hardtanh.default,
 }
 ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # arguments in their order
+TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+TRANSPOSED_SIDES = (("stride", 1), ("padding", 0), ("dilation", 1), ("output_padding", 0))
 FUSED_RANK = 4  # of the one layout in which attention is translated whole
 
 
@@ -206,11 +209,23 @@ def plainly(program: ExportedProgram) -> None:
             replace(program.graph, node, node.args[0])
         elif node.target in SAME and is_fresh(node.args[0]):
             node.target = SAME[node.target]
+        elif node.target is aten.conv_transpose2d.input:
+            given = dict(zip(TRANSPOSED, node.args, strict=False)) | node.kwargs
+            sides = [pair(given.get(name, default)) for name, default in TRANSPOSED_SIDES]
+            bias, groups = given.get("bias"), given.get("groups", 1)
+            node.target, node.kwargs = aten.convolution.default, {}
+            node.args = (given["input"], given["weight"], bias, *sides[:3], True, sides[3], groups)
         elif node.target is aten.batch_norm.default:
             write_batch_norm(program.graph, node)
         elif node.target is aten.scaled_dot_product_attention.default:
             write_attention(program.graph, node)
     program.graph_module.recompile()
+
+
+def pair(value: Any) -> list[int]:
+    """Height and width from one number, or a list of one or two."""
+    both = [value] if isinstance(value, int) else list(value)
+    return both * 2 if len(both) == 1 else both
 
 
 def is_fresh(node: Any) -> bool:

@@ -10,6 +10,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def open_program(file: Path) -> nn.Module:
         BundleError: The file holds what could run code, or is none that Nearsight wrote.
     """
     look_through(file)
-
+    import_module("..heads.graph", __package__)  # registers the operators of detectors
     return torch.export.load(file).module(check_guards=False)
 
 
