@@ -213,7 +213,7 @@ def test_a_damaged_outcome_gets_a_sentence(small: list[str], type_in: Callable[.
     for text in (whole[:40], "", "[]", '{"model": "x"}'):
         path.write_text(text)
         code, _, err = type_in("train", "--resume", str(tmp_path / "run"))
-        assert code == 1 and f"nearsight: {path} is damaged; " in err and len(err.splitlines()) == 1
+        assert code == 1 and f"nearsight: {path} is damaged (" in err and len(err.splitlines()) == 1
     path.unlink()
     assert type_in("train", "--resume", str(tmp_path / "run"), "--quiet")[0] == 0
     assert path.read_text() == whole

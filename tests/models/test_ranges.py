@@ -81,7 +81,7 @@ def test_an_edited_file_is_refused_in_time(tmp_path: Path) -> None:
         with pytest.raises(ValueError):
             nearsight.create_model(weights=file)
     beside.write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="nests deeper"):
+    with pytest.raises(ValueError, match="nested too deeply"):
         nearsight.create_model(weights=file)
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from nearsight.deployment.program import Axes, capture
 from small_hosts import fresh, host, named, pictures
 from timm.models import FeatureListNet
 from torch import Tensor, nn
 
 from nearsight import fold, localize
+from nearsight.deployment.graph import Axes, Exportable, capture
 from tools.hosts import Example
 
 TRAINED = {"ffn": "localvit", "qkv": "life", "mixer": "depthwise"}
@@ -180,11 +180,12 @@ def test_a_recorded_graph_gives_the_same_answers(family: str) -> None:
     example = named(family)
     model = local(example)
     axes = Axes(batch=True, size=example.ours)
-    program = capture(model, example.size, axes)
+    program = capture(Exportable(model), example.size, axes)
     for size in (example.size, example.other) if example.ours else (example.size,):
         images = pictures(3, size)
         with torch.no_grad():
-            torch.testing.assert_close(program.module()(images), model(images), rtol=1e-3, atol=1e-4)
+            (recorded,) = program.module()(images)
+            torch.testing.assert_close(recorded, model(images), rtol=1e-3, atol=1e-4)
     copy.deepcopy(model)  # what was noted while recording does not stay
 
 

@@ -124,7 +124,6 @@ def refusals(tmp_path: Path) -> dict[str, tuple[ModelChoice, str]]:
             ModelChoice(name="resnet18", weights=str(vit)),
             "weights of vit_tiny_patch16_224, not of res",
         ),
-        "size": (ModelChoice(weights=str(vit), img_size=48), "for images of 32 pixels; leave model.img_size out"),
         "patch": (ModelChoice(weights=str(vit), patch_size=8), "whose patch size is its own; leave it out"),
         "patch of ours": (
             ModelChoice(weights=str(ours), patch_size=2),

@@ -230,7 +230,9 @@ def compare_split(data: Data, name: str, split: Split | None, noted: dict[str, A
         change = (
             f"has {abs(count - before)} images {'more' if count > before else 'fewer'}, {count} instead of {before},"
         )
-    elif split is None or noted is None or describe_split(split, data.classes)["fingerprint"] == noted["fingerprint"]:
+    elif (
+        split is None or noted is None or describe_split(split, data.classes)["fingerprint"] == noted.get("fingerprint")
+    ):
         return
     else:
         change = f"still has {count} images, but with other names or labels"

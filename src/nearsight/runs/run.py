@@ -219,7 +219,9 @@ def read_data_record(path: Path) -> dict[str, Any]:
 
     def is_split(value: Any) -> bool:
         plain = (
-            isinstance(value, dict) and type(value.get("count")) is int and isinstance(value.get("fingerprint"), str)
+            isinstance(value, dict)
+            and type(value.get("count")) is int
+            and isinstance(value.get("fingerprint", ""), str)
         )
         return plain and is_texts(value.get("names", []))
 
