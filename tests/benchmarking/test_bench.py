@@ -300,7 +300,7 @@ def test_what_a_call_holds_is_told_before_it_is_called() -> None:
         model.model(images)
         held = peak_memory(lambda: model.model(images), CPU)
     assert held is not None
-    assert 0.5 < model.bytes_held / (held + images.nbytes) < 2
+    assert 0.5 < model.bytes_held / (held + images.nbytes) < 4  # told from sizes alone: what is reused counts again
     assert bytes_held(nn.ReLU().to("meta"), torch.empty(2, 3, 5, 5, device="meta")) == 2 * 2 * 3 * 5 * 5 * 4
 
 

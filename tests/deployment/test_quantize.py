@@ -35,7 +35,7 @@ def test_accuracy_before_and_after_is_what_the_two_bundles_have() -> None:
     for folder, told in ((bundle("onnx"), said["verdict"]["before"]), (int8_bundle(), said["verdict"]["after"])):
         runner = open_runner(folder, read_bundle(folder))
         groups = list(batches(data.val, trained.preprocessing, 16))
-        right = [runner(group.images).argmax(axis=1) == group.labels for group in groups]
+        right = [runner(group.images)["logits"].argmax(axis=1) == group.labels for group in groups]
         assert np.concatenate(right).mean() == pytest.approx(told)
     assert said["verdict"]["before"] - said["verdict"]["after"] <= 0.01
     assert said["bytes_before"] == (bundle("onnx") / "model.onnx").stat().st_size
@@ -57,7 +57,7 @@ def test_weights_are_seven_bits_with_a_scale_for_each_channel() -> None:
 def test_a_quantised_bundle_takes_other_sizes_and_numbers_of_images() -> None:
     float_model, small = (open_runner(folder, read_bundle(folder)) for folder in (bundle("onnx"), int8_bundle()))
     images = np.random.default_rng(0).standard_normal((3, 3, 30, 21)).astype(np.float32)
-    expected, found = float_model(images), small(images)
+    expected, found = float_model(images)["logits"], small(images)["logits"]
     assert found.shape == (3, 10)
     assert np.linalg.norm(found - expected) < 0.3 * np.linalg.norm(expected)
 
@@ -108,7 +108,7 @@ def test_a_layer_that_eight_bits_would_ruin_stays_in_float(tmp_path: Path, calib
     assert made.layers == 1
     assert next(node.op_type for node in graph.node if node.name == kept) in ("Gemm", "MatMul")
     images = np.concatenate([group.images for group in batches(calibration.measure, input, 16)])
-    mine, theirs = (run_onnx(tmp_path / name)(images) for name in ("small.onnx", "float.onnx"))
+    mine, theirs = (run_onnx(tmp_path / name)(images)["logits"] for name in ("small.onnx", "float.onnx"))
     assert np.linalg.norm(mine - theirs) < 0.1 * np.linalg.norm(theirs)
 
 
