@@ -14,9 +14,9 @@ def refused(source: str) -> str:
 
 
 ALLOWED = (
-    "a folder of class folders, a .csv, .tsv or .parquet table, an .npz file, .tar shards, a Hugging Face data set "
-    "(hf:owner/name), a folder or .zip with COCO, VOC or YOLO annotations or with masks, or one of digits, shapes, "
-    "cifar10, cifar100, flowers102, oxford_pets, fashion_mnist."
+    "a folder or .zip of class folders, a .csv, .tsv or .parquet table, an .npz file, .tar shards, a Hugging Face "
+    "data set (hf:owner/name), a folder or .zip with COCO, VOC or YOLO annotations or with masks, or one of "
+    "digits, shapes, cifar10, cifar100, flowers102, oxford_pets, fashion_mnist."
 )
 
 

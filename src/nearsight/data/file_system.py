@@ -72,6 +72,12 @@ class FileSystem(ABC):
         """Paths of all images in a folder and the folders inside."""
         return [name for name in self.below(path) if is_image_name(name)]
 
+    def walk_images(self, path: str = "") -> Iterator[str]:
+        """Paths of the images in a folder and the folders inside one by one, in no particular order."""
+        yield from (join(path, name) for name in self.files(path) if is_image_name(name))
+        for folder in self.folders(path):
+            yield from self.walk_images(join(path, folder))
+
     def find(self, name: str, path: str = "") -> str | None:
         """The path of a file or folder directly inside a folder, however its letters are written (JPEGImages)."""
         wanted = name.casefold()
@@ -121,6 +127,9 @@ class LocalFolder(FileSystem):
             return []
         return sorted(found, key=files_first)
 
+    def walk_images(self, path: str = "") -> Iterator[str]:
+        return walk(self.locate(path), f"{path}/" if path else "", set())
+
     def locate(self, path: str) -> str:
         """Where a file lies; absolute paths are taken as they are."""
         return os.path.join(self.title, path)
@@ -142,7 +151,9 @@ class LocalFolder(FileSystem):
 
 
 class ZipArchive(FileSystem):
-    """The files of a .zip, read in place; a folder that holds everything else is left out of the paths.
+    """The files of a .zip, read in place.
+
+    A folder that holds everything else, and is no split, is left out of the paths.
 
     Raises:
         ValueError: The file is no .zip, or cut off.
@@ -155,13 +166,14 @@ class ZipArchive(FileSystem):
         try:
             with zipfile.ZipFile(file) as archive:
                 refuse_inflation(self.title, archive.infolist())
-                names = [info.filename for info in archive.infolist() if not info.is_dir()]
+                names = [info.filename for info in archive.infolist()]  # of a folder it ends with a slash
         except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
             raise ValueError(f"{self.title} can't be read as a .zip file: {error}.") from None
-        names = [name for name in names if not any(map(is_hidden, name.split("/")))]
-        tops = {name.partition("/")[0] if "/" in name else "" for name in names}
-        self.prefix = f"{tops.pop()}/" if len(tops) == 1 and "" not in tops else ""
-        self._names = frozenset(name.removeprefix(self.prefix) for name in names)
+        self.prefix = ""
+        self._names = frozenset(name for name in names if not any(map(is_hidden, name.split("/"))))
+        tops = {name.partition("/")[0] if "/" in name else "" for name in self._names}
+        if len(tops) == 1 and not {top.casefold() for top in tops} & {"", *SPLITS}:
+            self._enter(tops.pop())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None, "_listed": {}, "_names": frozenset()}
@@ -189,6 +201,18 @@ class ZipArchive(FileSystem):
     def has(self, path: str) -> bool:
         return path in self._names
 
+    def inside(self, folder: str) -> "ZipArchive":
+        """The files in one of its folders."""
+        copy = ZipArchive.__new__(ZipArchive)
+        copy.__dict__ = {**self.__dict__, "_opened": None, "_listed": {}}
+        copy._enter(folder)
+        return copy
+
+    def _enter(self, folder: str) -> None:
+        """Let paths start from a folder."""
+        self.prefix += f"{folder}/"
+        self._names = frozenset(name[len(folder) + 1 :] for name in self._names if name.startswith(f"{folder}/"))
+
     def _archive(self) -> zipfile.ZipFile:
         """The archive, opened in this process: one that was forked would share the position in the file."""
         if self._opened is None or self._opened[0] != os.getpid():
@@ -201,7 +225,7 @@ class ZipArchive(FileSystem):
             listed: dict[str, tuple[set[str], set[str]]] = {"": (set(), set())}
             for name in self._names:
                 folder, _, file = name.rpartition("/")
-                listed.setdefault(folder, (set(), set()))[1].add(file)
+                listed.setdefault(folder, (set(), set()))[1].update({file} - {""})
                 while folder:
                     parent, _, last = folder.rpartition("/")
                     listed.setdefault(parent, (set(), set()))[0].add(last)

@@ -22,8 +22,8 @@ from .split import restore_splits
 NAMES = ("digits", "shapes", "cifar10", "cifar100", "flowers102", "oxford_pets", "fashion_mnist")
 TASKS = ("classify", "multilabel", "detect", "segment")
 KINDS = (
-    "a folder of class folders, a .csv, .tsv or .parquet table, an .npz file, .tar shards, a Hugging Face data set "
-    "(hf:owner/name), a folder or .zip with COCO, VOC or YOLO annotations or with masks, "
+    "a folder or .zip of class folders, a .csv, .tsv or .parquet table, an .npz file, .tar shards, a Hugging Face "
+    "data set (hf:owner/name), a folder or .zip with COCO, VOC or YOLO annotations or with masks, "
     f"or one of {', '.join(NAMES)}"
 )
 OPTIONS = {  # what may follow the question mark, by kind
@@ -88,8 +88,9 @@ def refuse_one_class(text: str, data: Data) -> None:
         from .sources.coco import refuse_broken
         from .sources.folder import inner_folder
 
-        refuse_broken(LocalFolder(data.source))
-        inside = inner_folder(Path(data.source))
+        fs = file_system(Path(data.source))
+        refuse_broken(fs)
+        inside = inner_folder(fs)
         hint = f"; did you mean {inside}?" if inside else ""
     title = data.classes[present[0]]
     raise ValueError(f"{text} has the one class {title}; to tell images apart takes at least two{hint or '.'}")
@@ -165,20 +166,21 @@ def open_dense(text: str, task: str | None) -> Data | None:
     elif path.is_file() and suffix in (".yaml", ".yml"):
         data = open_yaml(path, task, options)
     elif path.is_dir() or (path.is_file() and suffix == ".zip"):
-        fs: FileSystem = LocalFolder(path) if path.is_dir() else ZipArchive(path)
+        fs = file_system(path)
         data = open_file_system(fs, task, options)
         if data is None and (task is not None or not path.is_dir()):
             from .sources.coco import refuse_broken
 
             refuse_broken(fs)
-        if data is None and not path.is_dir():
-            raise ValueError(
-                f"{path} has no COCO, VOC or YOLO annotations and no masks; to classify, unpack it into class folders."
-            )
     else:
         return None
     query = "&".join(f"{key}={value}" for key, value in options.items())
     return None if data is None else replace(data, source=f"{path}?{query}" if options else str(path))
+
+
+def file_system(path: Path) -> FileSystem:
+    """The files of a folder or a .zip."""
+    return LocalFolder(path) if path.is_dir() else ZipArchive(path)
 
 
 def open_file_system(fs: FileSystem, task: str | None, options: Mapping[str, str]) -> Data | None:
@@ -364,7 +366,8 @@ def open_directory(path: Path, options: Mapping[str, str]) -> Data:
     from .sources.folder import has_class_folders, open_folder
     from .sources.hub import is_parquet_folder, is_saved
 
-    if not has_class_folders(path):  # else they count, whatever archive or table lies beside them
+    fs = LocalFolder(path)
+    if not has_class_folders(fs):  # else they count, whatever archive or table lies beside them
         if is_saved(path) or is_parquet_folder(path):
             return open_from_hub(str(path), options)
         if any(any(path.glob(pattern)) for pattern in ("*.tar", "*/*.tar")):
@@ -373,9 +376,9 @@ def open_directory(path: Path, options: Mapping[str, str]) -> Data:
             return open_shards(str(path))
     refuse_unknown("folder", options)
     try:
-        return open_folder(path)
+        return open_folder(fs)
     except ValueError:
-        refuse_broken(LocalFolder(path))
+        refuse_broken(fs)
         raise
 
 
@@ -403,6 +406,11 @@ def open_single(path: Path, options: Mapping[str, str], task: str | None) -> Dat
         from .sources.shards import open_shards
 
         return open_shards(str(path))
+    if suffix == ".zip":
+        from .sources.folder import open_folder
+
+        refuse_unknown("folder", options)
+        return open_folder(ZipArchive(path))
     raise ValueError(f"{path} is a {suffix or 'file without suffix'}; data may be {KINDS}.")
 
 
