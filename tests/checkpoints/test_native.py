@@ -90,6 +90,36 @@ def test_bad_files_get_a_sentence(tmp_path: Path):
         load_model(path)
 
 
+def test_convert_writes_over_nothing_that_is_not_its_own(tmp_path: Path, type_in):
+    recorded = Recorded.load("localvit__localvit_tiny_mlp4_act1")
+    source = tmp_path / "released.pth"
+    torch.save(recorded.state(), source)
+    target, beside = tmp_path / "ours.safetensors", tmp_path / "ours.json"
+
+    def tried(*words: str) -> tuple[int, str]:
+        code, _, err = type_in("convert", str(source), str(target), *words)
+        return code, err
+
+    beside.write_text('{"mine": 1}')
+    code, err = tried()
+    assert code == 1 and "ours.json was not written by this command; give another name, or write over" in err
+    assert beside.read_text() == '{"mine": 1}' and not target.exists()
+    beside.unlink()
+    target.write_bytes(b"mine")
+    code, err = tried()
+    assert code == 1 and "ours.safetensors was not written by this command" in err
+    assert target.read_bytes() == b"mine" and not beside.exists()
+    assert tried("--force")[0] == 0
+    first = target.read_bytes(), beside.read_bytes()
+    assert first[0] != b"mine" and tried()[0] == 0  # its own files again, without being forced
+    assert (target.read_bytes(), beside.read_bytes()) == first
+    source = target  # and never over what is read, whatever is said
+    for words in ((), ("--force",)):
+        code, err = tried(*words)
+        assert code == 1 and "is read here as well and would be lost" in err
+    assert (target.read_bytes(), beside.read_bytes()) == first
+
+
 def test_other_targets_and_models_are_refused(tmp_path: Path):
     with pytest.raises(ValueError, match=r"does not end in \.safetensors"):
         convert(tmp_path / "in.pth", tmp_path / "out.pth")

@@ -89,6 +89,10 @@ def test_what_is_not_a_result_is_refused(tmp_path: Path) -> None:
         (tmp_path / "results.json").write_text(text)
         with pytest.raises(ValueError, match=r"results\.json is not what `nearsight compare` writes"):
             read_results(tmp_path)
+    for version in ("99", "null", '"1"'):
+        (tmp_path / "results.json").write_text(f'{{"format": "nearsight-comparison", "version": {version}}}')
+        with pytest.raises(ValueError, match=r"it is of version .*, and this Nearsight reads version 1"):
+            read_results(tmp_path)
 
 
 @pytest.fixture(scope="module")

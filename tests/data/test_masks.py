@@ -243,6 +243,15 @@ def test_one_class_can_not_be_told_apart(tmp_path: Path) -> None:
         open_data(tmp_path)
 
 
+@pytest.mark.parametrize(("void", "told"), [(9, True), (7, False)])
+def test_that_much_is_not_counted_is_told(tmp_path: Path, void: int, told: bool) -> None:
+    values = square(size=(40, 60), value=2)
+    values[:void] = 255  # 22.5 % or 17.5 % of the rows
+    remarks = open_data(fill(tmp_path, "images/{}.png", "masks/{}.png", values=values)).remarks
+    assert len(remarks) == told
+    assert not told or ("22.5 % of the pixels of the masks in" in remarks[0] and "those of 255;" in remarks[0])
+
+
 def test_sixteen_bits(tmp_path: Path) -> None:
     for n in range(2):
         save_picture(tmp_path / f"images/{n}.png", seed=n)

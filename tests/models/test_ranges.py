@@ -2,6 +2,9 @@
 
 import copy
 import json
+import resource
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,9 @@ import pytest
 import torch
 
 import nearsight
-from nearsight.models import MODELS, Backbone
+from nearsight.models import MODELS, Backbone, BackboneSpec, backbone
 from nearsight.models.spec import from_json, iter_parts, spec_from_json, to_json
+from nearsight.parts import Mlp
 from nearsight.parts.ranges import Range, annotations, check_fields, fits, wording
 from nearsight.parts.slots import REGISTERED, Part
 
@@ -83,6 +87,30 @@ def test_an_edited_file_is_refused_in_time(tmp_path: Path) -> None:
     beside.write_text("[" * 100_000)
     with pytest.raises(ValueError, match="nested too deeply"):
         nearsight.create_model(weights=file)
+
+
+def wide_spec(**changes: Any) -> BackboneSpec:
+    spec = MODELS["deit_nano"]
+    return replace(spec, stages=(replace(spec.stages[0], **changes),))
+
+
+GIANTS: dict[str, Callable[[], Any]] = {
+    "width and depth": lambda: Backbone(wide_spec(dim=3 * 8192, depth=64)),
+    "width and tokens": lambda: nearsight.create_model("deit_nano", img_size=16384, patch_size=1),
+    "width and ratio": lambda: Backbone(wide_spec(dim=3 * 4096, depth=2, ffn=Mlp(ratio=64.0))),
+    "classes": lambda: Backbone(wide_spec(dim=3 * 8192, depth=1), num_classes=1_000_000),
+}
+
+
+@pytest.mark.parametrize("case", GIANTS)
+def test_products_of_numbers_in_range_are_refused_before_memory_is_taken(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backbone, "free_bytes", lambda device: 2 * 10**9)
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=r"GB of memory; 2\.0 GB are free\. Make it smaller\."):
+        GIANTS[case]()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held < 2**19  # half a gigabyte
 
 
 WRONG = {

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from ..memory import free_bytes
 from ..runs.predictor import pick_device
 from ..timing import Task, check_threads, make_task, take_turns, with_threads
 from .models import (
@@ -16,7 +17,6 @@ from .models import (
     BenchModel,
     Refused,
     Runner,
-    free_bytes,
     make_runner,
     many_compilations,
     open_model,

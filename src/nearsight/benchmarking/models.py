@@ -6,7 +6,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,22 +149,6 @@ def bytes_held(model: nn.Module, images: Tensor) -> int:
     with torch.no_grad(), patch.object(functional, "scaled_dot_product_attention", fused), Held() as held:
         model(images)
     return held.peak + images.nbytes
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Memory that can still be had, as far as the system tells: of the machine, or of what contains this process."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    if device.type != "cpu":
-        return None
-    free = []
-    with suppress(OSError, ValueError, StopIteration):
-        rows = Path("/proc/meminfo").read_text().splitlines()
-        free.append(next(int(row.split()[1]) for row in rows if row.startswith("MemAvailable")) * 1024)
-    with suppress(OSError, ValueError):  # "max" where a container has no limit
-        group = Path("/sys/fs/cgroup")
-        free.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    return min(free, default=None)
 
 
 def label_of(path: Path) -> str:

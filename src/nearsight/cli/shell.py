@@ -63,6 +63,12 @@ def main() -> None:
         if not is_refusal(error):
             raise
         stop(error)
+    except (MemoryError, RuntimeError) as error:
+        from ..memory import is_memory_error  # which needs torch
+
+        if not is_memory_error(error):
+            raise
+        stop(ValueError("There is not enough memory for this; give a smaller batch, image size or model."))
     except KeyboardInterrupt:
         print("nearsight: interrupted.", file=sys.stderr)
         sys.exit(130)

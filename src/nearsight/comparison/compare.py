@@ -142,6 +142,8 @@ def compare(
                 f"No ConvNet is among the models; --baseline {suggestion} adds one of like size as an honest baseline.",
                 file=sys.stderr,
             )
+        for remark in prepared.data.remarks:
+            print(f"nearsight: {remark}", file=sys.stderr)
         slots = find_slots(len(candidates) * len(numbers), jobs)
         planned = plan_epochs(built, shared, old, slots, quiet)
         plan = Plan(shared=shared, models=planned, seeds=numbers, baseline=choose_baseline(built, wanted))

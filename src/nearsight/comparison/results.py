@@ -10,6 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from ..atomic import write_whole
 from ..interval import Interval
 
+VERSION: Literal[1] = 1  # of results.json
+
 
 class Record(BaseModel):
     """A part of the results; unknown keys are refused."""
@@ -193,7 +195,7 @@ class Comparison(Record):
     """
 
     format: Literal["nearsight-comparison"] = "nearsight-comparison"
-    version: Literal[1] = 1
+    version: Literal[1] = VERSION
     data: dict[str, Any]
     task: str
     metric: str
@@ -259,9 +261,13 @@ def read_results(folder: Path) -> Comparison:
     if not path.is_file():
         raise ValueError(f"{path} is not there; give the folder of a comparison that has ended.")
     try:
-        return Comparison.model_validate({**json.loads(path.read_text(encoding="utf-8")), "folder": folder})
-    except (ValidationError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and content.get("version", VERSION) != VERSION:
+            raise ValueError(f"it is of version {content['version']!r}, and this Nearsight reads version {VERSION}")
+        return Comparison.model_validate({**content, "folder": folder})
+    except (ValidationError, TypeError, ValueError, RecursionError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else None
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error).splitlines()[0]
         raise ValueError(
             f"{path} is not what `nearsight compare` writes ({reason}); run the comparison again."
         ) from None

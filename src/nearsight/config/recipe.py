@@ -154,7 +154,7 @@ class DataUse(ConfigBase):
         val_fraction: Fraction of the training images that is set aside where there is no validation split.
         limit: Train on this many images only, drawn evenly from the classes; None takes all.
         workers: Processes that read images; None follows the machine and the data.
-        max_bad: Fraction of unreadable images beyond which training stops.
+        max_bad: Fraction of unreadable images beyond which training stops; three end no run unless it is 0.
         split_seed: Seed of the validation split and of `limit`; the run's seed does not change them.
     """
 

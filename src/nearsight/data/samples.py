@@ -192,6 +192,7 @@ class Data:
         val: Images to choose the best epoch by.
         test: Images that are looked at once, at the end.
         left_out: How many images of which folders are passed over, since no class is known for them.
+        remarks: Sentences that nobody should train without having read.
     """
 
     source: str
@@ -201,6 +202,7 @@ class Data:
     val: Split | None = None
     test: Split | None = None
     left_out: Any = field(default_factory=dict)  # dict[str, int], which mypy would demand of `**splits` as well
+    remarks: Any = ()  # tuple[str, ...], for the same reason
 
     @property
     def task(self) -> str:

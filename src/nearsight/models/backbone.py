@@ -1,5 +1,6 @@
 """From spec to model: one backbone for all families, under timm's contract, and its pyramid of maps."""
 
+import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +14,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..lattice import Grid, image, sequence
+from ..memory import free_bytes
 from ..ops.chunks import in_chunks
 from ..parts.norm import fold_norm, make_norm
 from ..parts.ranges import Channels, Classes, Pixels, Rate, check_fields
 from ..parts.slots import EmbedModule, Site, TokenModule, declared
 from .fold import fold
 from .resize import adopt_size
-from .spec import BackboneSpec, Layer, Stage
+from .spec import BackboneSpec, Layer, Stage, iter_parts
 
 
 class Block(nn.Module):
@@ -106,6 +108,40 @@ class StageModule(nn.Module):
         return tokens, grid, pixels
 
 
+ORDINARY = 2**26  # of a stage, the widest product of its numbers; the largest model of the papers has a tenth of it
+
+
+def refuse_giant(model: "Backbone") -> None:
+    """Refuse a model that does not fit into memory, before any is taken; values may be in range and their product not.
+
+    Raises:
+        ValueError: Its parameters take more memory than is free.
+    """
+    spec = model.spec
+    tokens = math.prod(-(-side // spec.embed.stride) for side in model.img_size)
+    sides = [value for part in iter_parts(spec) for value in vars(part).values() if isinstance(value, int | float)]
+    largest = max(sides, default=1)  # a ratio, a window, a kernel, heads
+    stages = [stage.dim * max(stage.depth * stage.dim, tokens, model.num_classes) for stage in spec.stages]
+    if max(*stages, max(stage.depth for stage in spec.stages) * largest**2) <= ORDINARY or is_meta():
+        return
+    with torch.device("meta"):
+        twin = Backbone(spec, img_size=model.img_size, in_chans=model.in_chans, num_classes=model.num_classes)
+    numbers = sum(tensor.numel() for tensor in (*twin.parameters(), *twin.buffers()))
+    free = free_bytes(torch.empty(0).device)
+    if free is not None and 4 * numbers > free:
+        raise ValueError(
+            f"A model of {sum(stage.depth for stage in spec.stages)} blocks up to "
+            f"{max(stage.dim for stage in spec.stages)} wide for images of {model.img_size[0]}x{model.img_size[1]} "
+            f"pixels has {numbers:,} numbers, which take {4 * numbers / 1e9:,.0f} GB of memory; "
+            f"{free / 1e9:,.1f} GB are free. Make it smaller."
+        )
+
+
+def is_meta() -> bool:
+    """Whether tensors are made without memory at present."""
+    return torch.empty(0).is_meta
+
+
 class Backbone(nn.Module):
     """A vision transformer built from a spec: embed, stages, norm, head.
 
@@ -152,6 +188,7 @@ class Backbone(nn.Module):
         self.global_pool = _pool_name(spec, global_pool)
         self.num_prefix_tokens = spec.aux
         self.drop_path_rate = settings.drop_path_rate
+        refuse_giant(self)
 
         self.embed: EmbedModule = register_notrace(spec.embed.build(spec.stages[0].dim, in_chans, self.img_size))
         self.embed.in_chans = in_chans

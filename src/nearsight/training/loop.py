@@ -5,6 +5,7 @@ same bits as one that never stopped, and several processes learn what one would.
 """
 
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -128,6 +129,8 @@ def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool) -
         quiet or not accelerator.is_main_process,
     )
     try:
+        for remark in prepared.data.remarks if accelerator.is_main_process else ():
+            print(f"nearsight: {remark}", file=sys.stderr)  # also to whom wants it quiet
         with listening() as flag, display:
             for name, count in prepared.data.left_out.items():
                 display.say(f"{name}: {count:,} images are passed over, since they are in no class folder of a split.")

@@ -57,11 +57,14 @@ def listening() -> Iterator[StopFlag]:
             signal.signal(number, handler)
 
 
+FEW_BAD = 3  # unreadable images that end no run, however small the data, unless none are allowed
+
+
 def note_bad(session: "Session", bad: dict[str, str]) -> None:
     """Count unreadable images; more than the recipe allows end the run."""
     found, allowed = session.progress.bad, session.recipe.data.max_bad
     found |= bad
-    if bad and len(found) > allowed * session.images:
+    if bad and len(found) > max(allowed * session.images, FEW_BAD if allowed else 0):
         name, reason = next(iter(bad.items()))
         raise ValueError(
             f"{len(found)} of {session.images} images can't be read, more than {allowed:.0%} (such as {name}: "

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -226,6 +226,7 @@ def bare(path: str, root: str) -> str:
 
 
 UNKNOWN = 0.5  # fraction of pixels without a meaning from which masks are not what the label map is for
+UNCOUNTED = 0.2  # fraction of pixels from which nothing is learnt that has to be told
 SAMPLE = 24  # masks that are looked at where a table names the classes
 MANY = 500  # masks from which on looking at all of them shows progress
 
@@ -340,7 +341,19 @@ def open_masks(
             f"{percent(fraction)} of the pixels of the masks in {fs.title} have values that are no class, such as "
             f"{listed}; say in {table.file if table is not None else 'classes.txt'} what they mean, or correct them."
         )
-    return assemble_masks(fs, pairs, label_map)
+    data = assemble_masks(fs, pairs, label_map)
+    ignored = {code: count for code, count in counts.items() if label_map.apply(np.array(code)) == IGNORE_INDEX}
+    fraction = sum(ignored.values()) / max(1, sum(counts.values()))
+    if fraction < UNCOUNTED:
+        return data
+    examples = sorted(ignored, key=ignored.__getitem__, reverse=True)[:3]
+    return replace(
+        data,
+        remarks=(
+            f"{percent(fraction)} of the pixels of the masks in {fs.title} are not counted, and nothing is learnt from "
+            f"them: those of {', '.join(map(label_map.spell, examples))}; `nearsight data check` tells more.",
+        ),
+    )
 
 
 def assemble_masks(fs: FileSystem, pairs: Mapping[str, Pairs], label_map: LabelMap) -> Data:
