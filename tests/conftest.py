@@ -1,13 +1,28 @@
 """Settings of all tests, and the command line as a fixture."""
 
+import atexit
 import logging
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
-import pytest
-import torch
+# Before anything reads them: what a machine holds of weights, and what it could download, must not change a test.
+REAL_WEIGHTS = os.environ.pop("NEARSIGHT_WEIGHTS", None)
+EMPTY = tempfile.mkdtemp(prefix="nearsight-tests-")
+atexit.register(shutil.rmtree, EMPTY, ignore_errors=True)
+for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT"):
+    os.environ.pop(name, None)
+for name in ("HF_HOME", "TORCH_HOME", "NEARSIGHT_CACHE"):
+    os.environ[name] = os.path.join(EMPTY, name.lower())
+os.environ["HF_HUB_OFFLINE"] = "1"
 
-from nearsight.cli import shell as cli
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+from nearsight.cli import shell as cli  # noqa: E402
 
 # Tests work on tensors so small that threads only wait for each other, all the more in parallel workers.
 torch.set_num_threads(1)
@@ -16,6 +31,15 @@ torch.set_num_threads(1)
 trace = logging.getLogger(f"{torch.__name__}.__trace")
 trace.handlers.clear()
 trace.propagate = False
+
+
+@pytest.fixture
+def real_weights(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of real pretrained weights that `NEARSIGHT_WEIGHTS` named, set again for this test."""
+    if REAL_WEIGHTS is None or not Path(REAL_WEIGHTS).is_dir():
+        pytest.skip("NEARSIGHT_WEIGHTS names no folder with pretrained weights")
+    monkeypatch.setenv("NEARSIGHT_WEIGHTS", REAL_WEIGHTS)
+    return Path(REAL_WEIGHTS)
 
 
 @pytest.fixture

@@ -130,6 +130,7 @@ def test_an_id_is_looked_for_on_the_hub(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", exists)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     assert [open_data(source).classes for source in ("owner/name", "hf:name?config=small")] == [("cat", "dog")] * 2
     assert asked == [("owner/name", None), ("name", "small")]
     assert refused("no/thing") == (

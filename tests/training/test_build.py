@@ -130,9 +130,12 @@ def refusals(tmp_path: Path) -> dict[str, tuple[ModelChoice, str]]:
             "holds a deit_nano for patches of 4 pixels; leave model.patch_size out, or give 4",
         ),
         "no patch": (ModelChoice(name="resnet18", patch_size=4), "timm's resnet18 has no patch size to set; leave"),
-        "no description": (ModelChoice(name="deit_nano", weights=bare), r"bare\.json is missing"),
+        "no description": (ModelChoice(name="deit_nano", weights=bare), r"bare\.safetensors: These 1 tensors"),
         "other tensors": (ModelChoice(name="resnet18", weights=bare), "tensors are missing and 1 unknown"),
-        "pretrained": (ModelChoice(name="deit_nano", weights="pretrained"), "timm has no pretrained weights of deit_n"),
+        "pretrained": (
+            ModelChoice(name="deit_nano", weights="pretrained"),
+            "there are no pretrained weights of deit_nan",
+        ),
     }
 
 

@@ -14,6 +14,7 @@ from ..heads.spec import DenseSpec, from_json
 from ..models.backbone import Backbone, FeaturePyramid
 from ..models.resize import resize_state
 from .format import load_model, read_description
+from .pretrained import has_description
 from .released.convert import load_official
 from .safe import WeightFileError, read_safetensors
 from .timm import load_into
@@ -70,7 +71,7 @@ def part_of(name: str) -> str:
 def pyramid_tensors(model: DenseModel, file: Path) -> dict[str, Tensor]:
     """The tensors of a file under the names that they have in a pyramid."""
     backbone = model.spec.backbone
-    described = read_description(file) if file.with_suffix(".json").is_file() else {}
+    described = read_description(file) if has_description(file) else {}
     if described.get("dense") is not None:
         return tensors_of_dense(model, file, from_json(described["dense"]))
     if isinstance(backbone, TimmBackbone):

@@ -326,6 +326,24 @@ def load_own(
     return FeatureGetterNet(model, **{"out_indices": default_levels(spec)} | getting) if features_only else model
 
 
+def load_released(model: Backbone, name: str, path: Path) -> None:
+    """Load a released file, or one of timm's of the same network, into a model of ours; see `fit`.
+
+    Raises:
+        WeightFileError: The file is of another model.
+    """
+    try:
+        reading = recognise(read_tensors(path), Choices())
+        with torch.device("meta"):
+            old = Backbone(reading.spec, in_chans=reading.in_chans, num_classes=reading.num_classes)
+        if name_of(reading.spec) != name or reading.output_norms is not None:
+            held = name_of(reading.spec) or "a model without a registered name"
+            raise WeightFileError(f"{path} holds the weights of {held}, not of {name}.")
+        load_strictly(model, fit(reading.tensors, old, model))
+    except WeightFileError as error:
+        raise WeightFileError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+
+
 def fit(tensors: dict[str, Tensor], old: Backbone, new: Backbone) -> dict[str, Tensor]:
     """The weights of `old` in the shapes of `new`: other classes, channels and sizes."""
     tensors = dict(tensors)

@@ -14,9 +14,8 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import huggingface_hub
 import timm
@@ -26,6 +25,7 @@ from timm.models import get_arch_pretrained_cfgs
 
 from ..atomic import write_whole
 from ..models import MODELS
+from .timm import check_model_name
 
 Source = Literal["named", "folder", "cache", "download"]
 ENDINGS = (".safetensors", ".pth", ".pt", ".bin")  # the others of timm's files are pickled NumPy arrays
@@ -198,10 +198,7 @@ def wanted_names(model: str) -> list[tuple[str, str | None]]:
     name, tag = split_name(model)
     if name in MODELS:
         return [(SAME_NETWORK[name], tag)] if name in SAME_NETWORK else []
-    if not timm.is_model(name):
-        near = get_close_matches(name, [*SAME_NETWORK, *timm.list_models()], 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"There is no model {name!r}; {hint}`nearsight weights` lists hosts to start from.")
+    check_model_name(name)
     tags = get_arch_pretrained_cfgs(name)
     if tag is not None and full_name(name, tag) not in tags:
         known = ", ".join(split_name(full)[1] or "" for full in tags) or "none"
@@ -244,6 +241,22 @@ def read_note(file: Path) -> dict[str, str]:
         return {}
     texts = {key: value for key, value in values.items() if isinstance(value, str)}
     return texts | ({"licence": texts["license"]} if "license" in texts and "licence" not in texts else {})
+
+
+def has_description(file: Path) -> bool:
+    """Whether the JSON file beside weights tells their model, and is no note of where they come from."""
+    return file.with_suffix(".json").is_file() and not ("format" not in (note := read_note(file)) and "licence" in note)
+
+
+def identify(file: Path) -> dict[str, Any]:
+    """What is known of a file of weights, for the record of a run: name, licence, hash and size."""
+    cached = re.search(r"models--timm--([^/\\]+)[/\\]snapshots", str(file))
+    name = cached.group(1) if cached else file.name.removesuffix(file.suffix)
+    model, tag = split_name(name)
+    about: dict[str, Any] = {"file": str(file), "sha256": sha256_of(file), "bytes": file.stat().st_size}
+    if has_description(file) or model in MODELS or not timm.is_model(model):
+        return about
+    return {"name": name, "licence": read_note(file).get("licence") or licence_of(model, tag), **about}
 
 
 def in_caches(model: str, tag: str | None) -> Iterator[Found]:
@@ -361,25 +374,35 @@ def megabytes(size: int) -> str:
 
 
 def missing_sentence(model: str | None = None) -> str:
-    """One sentence for a training from scratch: why no weights were taken, and how to have some."""
+    """One sentence for a training from scratch: why no weights were taken, and how to have some.
+
+    Example:
+        >>> missing_sentence("deit_nano")
+        'Trains from scratch: there are no pretrained weights of deit_nano.'
+    """
+    return f"Trains from scratch: {why_missing(model)}"
+
+
+def why_missing(model: str | None = None) -> str:
+    """Why no weights of a model, or of any host, were taken, and how to have some; without a capital in front."""
     passed = next((found for found in at_hand(model) if not permits_commercial_use(found.licence)), None)
     if passed is not None:
         return (
-            f"Trains from scratch: {passed.path} is passed over, since its licence is {passed.licence} and not one "
-            "that is known to permit commercial use; --weights FILE takes it all the same."
+            f"{passed.path} is passed over, since its licence is {passed.licence}, and not one that is known to permit "
+            "commercial use; --weights FILE takes it all the same."
         )
     name = available_name(model)
     if name is None:
-        return f"Trains from scratch: there are no pretrained weights of {model}."
+        return f"there are no pretrained weights of {model}."
     licence = licence_of(*split_name(name))
     if not permits_commercial_use(licence):
         return (
-            f"Trains from scratch: the pretrained weights of {model} have the licence {licence}, which must be chosen; "
+            f"the pretrained weights of {model} have the licence {licence}, which must be chosen; "
             f"`nearsight weights get {name}` fetches them, and --weights pretrained takes them."
         )
     return (
-        f"Trains from scratch, since no pretrained weights{f' of {model}' if model else ''} are at hand; "
-        f"`nearsight weights get {name}` fetches some ({megabytes(file_size(name))}, {licence})."
+        f"no pretrained weights{f' of {model}' if model else ''} are at hand; `nearsight weights get {name}` fetches "
+        f"some ({megabytes(file_size(name))}, {licence})."
     )
 
 

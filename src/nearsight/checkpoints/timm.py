@@ -1,11 +1,23 @@
 """Weights for models of timm, and stems that suit small images."""
 
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
+import timm
 from torch import Tensor, nn
 
+from ..models import MODELS
 from .safe import WeightFileError, read_safetensors, read_tensors
+
+
+def check_model_name(name: str) -> None:
+    """Refuse a name that neither a model of ours nor one of timm has, with the nearest that one has."""
+    if timm.is_model(name):  # where ours are registered, too
+        return
+    near = get_close_matches(name, [*MODELS, *timm.list_models()], 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"Neither Nearsight nor timm has a model {name!r}; {hint}`nearsight models` lists ours.")
 
 
 def load_into(model: nn.Module, path: Path, *, fresh_head: bool = True) -> nn.Module:
@@ -29,6 +41,8 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], path: Path, *, fresh_head
     own = model.state_dict()
     heads = classifier_names(model) if fresh_head else ()
     tensors = dict(tensors)
+    if tensors.keys() - own.keys():  # a release under names that timm translates
+        tensors = filtered_by_timm(model, tensors)
     for name in [name for name in tensors if name.rpartition(".")[0] in heads]:
         if name in own and own[name].shape != tensors[name].shape:
             tensors[name] = own[name]
@@ -49,15 +63,18 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], path: Path, *, fresh_head
 
 def resized_by_timm(model: nn.Module, tensors: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors, those of other shapes as the filter of the model's own file in timm resizes them."""
-    resize = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
-    if resize is None:
-        return tensors
-    try:
-        changed = resize(dict(tensors), model)
-    except (RuntimeError, KeyError, IndexError, ValueError, AssertionError, TypeError):  # tensors of another model
-        return tensors
+    changed = filtered_by_timm(model, tensors)
     fitting = {name: value for name, value in changed.items() if name in own and own[name].shape == value.shape}
     return tensors | {name: fitting[name] for name in fitting if tensors[name].shape != own[name].shape}
+
+
+def filtered_by_timm(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under timm's names and in the model's sizes, as the filter of the model's own file makes them."""
+    change = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    try:
+        return change(dict(tensors), model) if change else tensors
+    except (RuntimeError, KeyError, IndexError, ValueError, AssertionError, TypeError):  # tensors of another model
+        return tensors
 
 
 def classifier_names(model: nn.Module) -> tuple[str, ...]:

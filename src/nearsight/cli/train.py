@@ -47,8 +47,15 @@ def train(
     img_size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
     patch_size: Annotated[int | None, typer.Option(help="Stride of the model's embedding in pixels.")] = None,
     weights: Annotated[
-        str | None, typer.Option(help="Start from a converted file, a former run, or timm's 'pretrained'.")
-    ] = None,
+        str,
+        typer.Option(
+            metavar="auto|none|pretrained|FILE|RUN",
+            help="Start from pretrained weights at hand, from scratch, from the model's own pretrained weights, from a "
+            "file or a former run.",
+        ),
+    ] = "auto",
+    download: Annotated[bool, typer.Option("--download", help="Download pretrained weights if need be.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Neither download nor ask whether to.")] = False,
     localize: Annotated[
         str | None, typer.Option(metavar="SLOT=PART,...", help="Local parts for it, such as ffn=localvit,qkv=life.")
     ] = None,

@@ -272,7 +272,7 @@ def build_candidates(candidates: Sequence[Candidate], shared: Shared) -> tuple[l
     built = []
     for candidate in candidates:
         try:
-            recipe = recipe_of(candidate, shared)
+            recipe = anchor(recipe_of(candidate, shared))
             recipe = get_task(recipe.task).complete(recipe, prepared.data)
             built.append(build_candidate(candidate, recipe, prepared.data))
         except (ValueError, TypeError) as error:
@@ -312,7 +312,7 @@ def check_run(run: RunPlan, shared: Shared, prepared: Prepared) -> None:
     if not begun.is_begun():
         return
     recipe = recipe_of(run.model.candidate, shared, run.model.epochs, run.seed)
-    recipe = get_task(recipe.task).complete(anchor(recipe), prepared.data)
+    recipe = get_task(recipe.task).complete(anchor(recipe, begun), prepared.data)
     reason = first_difference(begun.recipe(), recipe)
     if reason is None and {**begun.data(), "folder": None} != {**prepared.record, "folder": None}:
         reason = "the images or their labels have changed since"

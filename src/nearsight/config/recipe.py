@@ -123,8 +123,9 @@ class ModelChoice(ConfigBase):
     Attributes:
         name: A model of `nearsight models` or of timm; None lets the size of the images choose.
         options: Options of `create_model`: parts by slot and their settings; for timm's models their own.
-        weights: Where to start from: a converted file, or the folder of a former run; another number of classes gets
-            a fresh head.
+        weights: Where to start from: a file of weights, the folder of a former run, `pretrained` for the model's own
+            pretrained weights, which are downloaded if need be, `auto` for those that are at hand, or `none`; another
+            number of classes gets a fresh head.
         img_size: Side of the images in pixels; None follows the data, or the weights where some are given.
         patch_size: Stride of the embedding in pixels; None follows the image size, or the weights.
         drop_path: Stochastic depth; None takes the model's.
@@ -137,7 +138,7 @@ class ModelChoice(ConfigBase):
 
     name: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
-    weights: str | None = None
+    weights: Annotated[str | None, AfterValidator(lambda given: None if given == "none" else given)] = None
     img_size: int | None = Field(default=None, ge=16, le=2048)
     patch_size: int | None = Field(default=None, ge=1, le=64)
     drop_path: float | None = Field(default=None, ge=0, lt=1)

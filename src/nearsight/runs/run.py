@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from .. import __version__
 from ..atomic import write_whole
+from ..checkpoints.pretrained import identify
 from ..config.files import read_recipe, to_yaml
 from ..config.recipe import Recipe
 from ..data.open import NAMES
@@ -105,7 +106,11 @@ class Run:
     def begin(self, recipe: Recipe, data: dict[str, Any]) -> None:
         """Write what decides the run; `data.json` last, as the sign that it was begun."""
         write_whole(self.folder / "recipe.yaml", to_yaml(recipe).encode())
-        write_whole(self.folder / "environment.json", as_json({**environment(), "processes": processes()}))
+        about: dict[str, Any] = {**environment(), "processes": processes()}
+        if recipe.model.weights is not None:
+            given = Path(recipe.model.weights)
+            about["weights"] = identify(given / "model.safetensors" if given.is_dir() else given)
+        write_whole(self.folder / "environment.json", as_json(about))
         write_whole(self.folder / "data.json", as_json(data))
 
     def recipe(self) -> Recipe:
@@ -124,6 +129,14 @@ class Run:
         path = self.folder / "environment.json"
         about = read_record(path) if path.is_file() else {}
         return about.get("threads") if about.get("processes", 1) == 1 else None
+
+    def weights(self) -> dict[str, Any] | None:
+        """Name, licence and hash of the file of weights that the run started from; None for a start from scratch."""
+        path = self.folder / "environment.json"
+        noted = read_record(path).get("weights") if path.is_file() else None
+        if noted is not None and not all(isinstance(noted.get(key), str) for key in ("file", "sha256")):
+            raise ValueError(f"{path} was edited (weights are not as the run wrote them); put it back, or train anew.")
+        return noted
 
     def record(self, values: dict[str, Any]) -> None:
         """Append a line to `metrics.jsonl`."""

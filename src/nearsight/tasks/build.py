@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,14 @@ import timm
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import nn
 
-from ..checkpoints.format import load_model, name_in, read_description
-from ..checkpoints.timm import fit_stem, load_into
+from ..checkpoints.format import load_model, load_released, name_in, read_description
+from ..checkpoints.pretrained import find_pretrained, has_description, is_offline, split_name, why_missing
+from ..checkpoints.timm import check_model_name, fit_stem, load_into
 from ..config.recipe import ModelChoice
 from ..data.transforms import Preprocessing
 from ..factory import create_model
 from ..models import MODELS
-from ..models.backbone import pair
+from ..models.backbone import Backbone, pair
 from ..models.spec import spec_from_json
 from ..retrofit import Choice, apply_choice
 from .base import Built
@@ -40,26 +40,25 @@ def build(choice: ModelChoice, classes: int) -> Built:
 
 def build_plain(choice: ModelChoice, classes: int) -> Built:
     """The model without the parts that `localize` adds."""
-    weights = weights_file(choice.weights)
-    if weights is not None and weights.with_suffix(".json").is_file():
+    weights = weights_file(choice.weights, choice.name)
+    if weights is not None and has_description(weights):
         description = read_description(weights)
         if description.get("timm") is not None:
             if choice.name is not None and plain(choice.name) != description["name"]:
                 raise ValueError(f"{weights} holds the weights of {description['name']}, not of {choice.name}.")
             return build_foreign(choice, classes, weights, description)
         return build_own(choice, classes, weights)
+    if weights is not None and choice.name is None and timm.is_model(held := split_name(weights.stem)[0]):
+        choice = choice.model_copy(update={"name": held})  # files of pretrained weights are called after their model
     if choice.name is None:
         raise ValueError("No model was named; give --model, or weights that know their model.")
-    if choice.name in MODELS:
-        if choice.weights == "pretrained":
-            raise ValueError(
-                f"timm has no pretrained weights of {choice.name}; give a file that `nearsight convert` wrote as "
-                "model.weights."
-            )
-        if weights is not None:
-            read_description(weights)  # says what is missing
-        return build_own(choice, classes, None)
-    return build_timm(choice, classes, weights)
+    if choice.name not in MODELS:
+        return build_timm(choice, classes, weights)
+    built = build_own(choice, classes, None)
+    if weights is not None:
+        assert isinstance(built.model, Backbone)
+        load_released(built.model, choice.name, weights)
+    return built
 
 
 def build_own(choice: ModelChoice, classes: int, weights: Path | None) -> Built:
@@ -116,30 +115,26 @@ def timm_options(choice: ModelChoice) -> dict[str, Any]:
 def build_timm(choice: ModelChoice, classes: int, weights: Path | None) -> Built:
     """A model of timm; what it can't be told (the image size, stochastic depth) is left out."""
     name = plain(choice.name or "")
-    if not timm.is_model(name):
-        near = get_close_matches(name, [*MODELS, *timm.list_models()], 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"Neither Nearsight nor timm has a model {name!r}; {hint}`nearsight models` lists ours.")
+    check_model_name(name)
     options = timm_options(choice)
     if choice.img_size is not None:
         options["img_size"] = choice.img_size
     if choice.patch_size is not None:
         options["patch_size"] = choice.patch_size
-    pretrained = choice.weights == "pretrained"
-    model, options = create_timm(name, classes, options, pretrained)
-    if weights is None and not pretrained and choice.img_size is not None:
+    model, options = create_timm(name, classes, options)
+    if weights is None and choice.img_size is not None:
         options["stem_stride"] = fit_stem(model, choice.img_size)
     if weights is not None:
         load_into(model, weights)
     return Built(model, name, options, preprocessing_of(model, choice.img_size))
 
 
-def create_timm(name: str, classes: int, options: dict[str, Any], pretrained: bool) -> tuple[nn.Module, dict[str, Any]]:
+def create_timm(name: str, classes: int, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
     """timm's model, and the options that it took: some families have no image size or stochastic depth to set."""
     for optional in ((), ("img_size",), ("drop_path_rate",), ("img_size", "drop_path_rate")):
         taken = {key: value for key, value in options.items() if key not in optional}
         try:
-            return timm.create_model(name, pretrained=pretrained, num_classes=classes, **taken), taken
+            return timm.create_model(name, num_classes=classes, **taken), taken
         except TypeError as error:
             refused = error
     if "'patch_size'" in str(refused):
@@ -152,10 +147,21 @@ def plain(name: str) -> str:
     return name.removeprefix("timm/")
 
 
-def weights_file(given: str | None) -> Path | None:
-    """The file of weights that a path stands for: itself, or that of a run's folder."""
-    if given is None or given == "pretrained":
+def weights_file(given: str | None, name: str | None = None) -> Path | None:
+    """The file of weights that a setting stands for: a file, that of a run's folder, or pretrained ones of a model.
+
+    Args:
+        given: A path, `pretrained` (which is downloaded if need be) or `auto` (which takes what is at hand).
+        name: Of the model, for pretrained weights.
+    """
+    if given is None:
         return None
+    if given in ("auto", "pretrained"):
+        asked = given == "pretrained"
+        found = find_pretrained(name, download=asked and not is_offline(), any_licence=asked)
+        if found is None and asked:
+            raise ValueError(f"model.weights is pretrained, but {why_missing(name)}")
+        return found.path if found else None
     path = Path(given)
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.is_file():

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..checkpoints.backbone import load_backbone
 from ..checkpoints.format import load_model, name_in, read_description
+from ..checkpoints.pretrained import has_description
 from ..config.files import parse
 from ..config.recipe import ModelChoice, Recipe
 from ..console import percent
@@ -185,8 +186,9 @@ def build_dense(recipe: Recipe, classes: int, masks: bool) -> Built:
         ValueError: The model, the head or the weights can't be used.
     """
     choice, scene = recipe.model, recipe.scene
-    weights = weights_file(choice.weights)
-    description = read_description(weights) if weights is not None else None
+    weights = weights_file(choice.weights, choice.name)
+    described = weights is not None and (has_description(weights) or choice.name is None)
+    description = read_description(weights) if weights is not None and described else None
     if weights is not None and description is not None and description["dense"] is not None:
         former = load_model(weights, description)
         assert isinstance(former, DenseModel)
@@ -226,8 +228,6 @@ def backbone_of(choice: ModelChoice, description: dict[str, Any] | None) -> tupl
         options = dict(choice.options)
         if choice.drop_path is not None:
             options["drop_path_rate"] = choice.drop_path
-        if choice.weights == "pretrained":
-            options["pretrained"] = True
         return TimmBackbone(name, tuple(sorted(options.items()))), name
     if choice.patch_size is not None:
         spec = replace(spec, embed=spec.embed.with_patch(choice.patch_size))

@@ -29,6 +29,7 @@ from .session import (
     Prepared,
     Session,
     check_same,
+    check_weights_file,
     make_accelerator,
     open_session,
     prepare,
@@ -59,6 +60,7 @@ def run_training(
     track: Sequence[str] = (),
     quiet: bool = False,
     cpu: bool = False,
+    notes: Sequence[str] = (),
 ) -> Outcome:
     """Train a model, or go on with a run of the same settings in this folder.
 
@@ -69,6 +71,7 @@ def run_training(
         track: Trackers of accelerate beside TensorBoard: `wandb`, `mlflow`, ...
         quiet: Show no progress.
         cpu: Do not use a GPU.
+        notes: What to say before the first step.
 
     Returns:
         What came of it; the same is in `outcome.json`.
@@ -89,10 +92,11 @@ def run_training(
     check_place(run, source)
     accelerator = make_accelerator(run, recipe, track, cpu)
     with run.locked() if accelerator.is_main_process else nullcontext():
-        prepared = prepare(source, recipe)
+        prepared = prepare(source, recipe, run)
         if run.is_begun():
             check_same(run, prepared)
-        return finished(run, accelerator) or train(run, prepared, accelerator, quiet)
+            check_weights_file(run)
+        return finished(run, accelerator) or train(run, prepared, accelerator, quiet, notes)
 
 
 def resume_training(
@@ -114,7 +118,7 @@ def finished(run: Run, accelerator: Accelerator) -> Outcome | None:
     return outcome
 
 
-def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool) -> Outcome:
+def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool, notes: Sequence[str] = ()) -> Outcome:
     """Train to the end, write the model of the best epoch, and say what came of it."""
     session = open_session(run, prepared, accelerator)
     if accelerator.is_main_process and not run.is_begun():  # not before: a refused start leaves the folder free
@@ -132,6 +136,8 @@ def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool) -
         for remark in prepared.data.remarks if accelerator.is_main_process else ():
             print(f"nearsight: {remark}", file=sys.stderr)  # also to whom wants it quiet
         with listening() as flag, display:
+            for note in notes:
+                display.say(note)
             for name, count in prepared.data.left_out.items():
                 display.say(f"{name}: {count:,} images are passed over, since they are in no class folder of a split.")
             display.begin(progress.step)

@@ -104,7 +104,7 @@ class Display:
     def say(self, text: str) -> None:
         """Print a line above the live ones."""
         if self.live:
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
         elif not self.quiet:
             print(text, file=sys.stderr, flush=True)
 

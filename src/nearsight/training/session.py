@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from timm.utils import ModelEmaV3
 from torch import nn
 from torch.utils.data import DataLoader
 
+from ..checkpoints.pretrained import sha256_of
 from ..config.recipe import Recipe
 from ..data import Data, Split, open_data
 from ..data.loader import Batches, default_workers
@@ -23,6 +25,7 @@ from ..runs.checkpoint import Checkpoints, Progress
 from ..runs.run import Run, first_difference
 from ..tasks import get_task
 from ..tasks.base import Built, Meter, Objective, Task
+from ..tasks.build import weights_file
 from .distributed import check_together, join_model
 from .optim import make_optimizer
 from .teacher import Teacher
@@ -49,9 +52,15 @@ class Prepared:
     record: dict[str, Any]
 
 
-def prepare(source: str, recipe: Recipe) -> Prepared:
-    """Open the data, set validation images aside, and decide what the recipe leaves open."""
-    recipe = anchor(recipe)
+def prepare(source: str, recipe: Recipe, run: Run | None = None) -> Prepared:
+    """Open the data, set validation images aside, and decide what the recipe leaves open.
+
+    Args:
+        source: The data.
+        recipe: As far as it is given.
+        run: The run that is begun or goes on; it keeps the weights that it started from.
+    """
+    recipe = anchor(recipe, run)
     data = open_data(source, recipe.task)
     if data.train is None:
         raise ValueError(f"{source} has no training images, only {', '.join(data.splits())}.")
@@ -67,6 +76,7 @@ def prepare_again(run: Run) -> Prepared:
     """The data and the recipe of a run that was begun."""
     recipe, record = run.recipe(), run.data()
     check_there(run, record)
+    check_weights_file(run)
     data = open_again(record)
     train, val = both(data)
     return Prepared(data, train, val, recipe, record)
@@ -86,11 +96,36 @@ def check_there(run: Run, record: Mapping[str, Any]) -> None:
         )
 
 
-def anchor(recipe: Recipe) -> Recipe:
-    """The recipe with absolute paths of weights, so that the run can be resumed from another folder."""
+def check_weights_file(run: Run) -> None:
+    """Refuse to go on with a run whose file of weights was changed or removed since."""
+    noted = run.weights()
+    if noted is None:
+        return
+    file = Path(noted["file"])
+    if not file.is_file():
+        raise ValueError(f"{run.folder} starts from {file}, where nothing is; put it back, or train anew.")
+    if sha256_of(file) != noted["sha256"]:
+        raise ValueError(
+            f"{run.folder} starts from {file}, whose content has changed since (its SHA-256 no longer begins with "
+            f"{noted['sha256'][:12]}); put the old file back, or train anew in another folder."
+        )
+
+
+def anchor(recipe: Recipe, run: Run | None = None) -> Recipe:
+    """The recipe with files of weights by absolute paths, so that the run can be resumed from another folder.
+
+    A run that was begun keeps what `auto` and `pretrained` meant then.
+    """
     changes: dict[str, Any] = {}
-    if recipe.model.weights is not None and os.path.exists(recipe.model.weights):
-        changes["model"] = recipe.model.model_copy(update={"weights": os.path.abspath(recipe.model.weights)})
+    weights = recipe.model.weights
+    if weights in ("auto", "pretrained") and run is not None and run.is_begun():
+        weights = run.recipe().model.weights
+    elif weights in ("auto", "pretrained"):
+        file = weights_file(weights, recipe.model.name)
+        weights = os.path.abspath(file) if file else None
+    elif weights is not None and os.path.exists(weights):
+        weights = os.path.abspath(weights)
+    changes["model"] = recipe.model.model_copy(update={"weights": weights})
     if recipe.distill is not None and recipe.distill.weights is not None:
         changes["distill"] = recipe.distill.model_copy(update={"weights": os.path.abspath(recipe.distill.weights)})
     return recipe.model_copy(update=changes)

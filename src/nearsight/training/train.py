@@ -2,12 +2,14 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..checkpoints.pretrained import at_hand, available_name, find_pretrained, is_offline, missing_sentence, why_missing
 from ..config.files import load_recipe, parse_changes
 from ..config.recipe import Recipe
 from ..data.open import find_task
@@ -32,7 +34,9 @@ def train(
     lr: float | None = None,
     img_size: int | None = None,
     patch_size: int | None = None,
-    weights: str | Path | None = None,
+    weights: str | Path = "auto",
+    download: bool = False,
+    offline: bool = False,
     localize: str | None = None,
     class_weights: str | Sequence[float] | None = None,
     limit: int | None = None,
@@ -61,7 +65,11 @@ def train(
         lr: Learning rate.
         img_size: Side of the images in pixels.
         patch_size: Stride of the model's embedding in pixels.
-        weights: A converted file or a former run to start from, or `pretrained` for timm's.
+        weights: What to start from: `auto` for pretrained weights that are at hand and may be used commercially,
+            `none` for a start from scratch, `pretrained` for those of the model under any licence, downloaded if need
+            be, or a file of weights or the folder of a former run.
+        download: Let `auto` download what is not at hand.
+        offline: Neither download nor ask whether to.
         localize: Local parts for the model, such as `ffn=localvit,qkv=life`.
         class_weights: `balanced`, or one number for each class.
         limit: Train on so many images only.
@@ -95,7 +103,7 @@ def train(
         "model.head": head,
         "model.img_size": img_size,
         "model.patch_size": patch_size,
-        "model.weights": None if weights is None else os.fspath(weights),
+        "model.weights": None if os.fspath(weights) == "auto" else os.fspath(weights),
         "epochs": epochs,
         "batch": batch,
         "optimizer.lr": lr,
@@ -111,7 +119,7 @@ def train(
         given["model.localize"] = Choice.parse(localize).as_json()
     if (data is None) == (resume is None):
         raise ValueError("Give either DATA to train on, or --resume RUN to go on with a run.")
-    if resume is not None and (given or changes or recipe or out or task):
+    if resume is not None and (given or changes or recipe or out or task or download):
         raise ValueError("--resume goes on with a run as it was; leave the other settings out.")
     options = {"--model": model, "--weights": weights, "--out": out, "--epochs": epochs, "--batch": batch}
     refuse_nothing({"DATA": data, "--resume": resume, **options})
@@ -123,14 +131,103 @@ def train(
         use_threads(threads, Path(resume))
         return resume_training(resume, **settings)
     source = os.fspath(data)  # type: ignore[arg-type]
+    given |= parse_changes(changes)
+    is_open = recipe is None
     if recipe is None:
-        recipe = "retrofit" if localize and weights else default_recipe(source, task, weights is not None)
-    chosen = load_recipe(recipe, given | parse_changes(changes))
+        started = given.get("model.weights") not in (None, "none", "auto")
+        recipe = "retrofit" if localize and started else default_recipe(source, task, started)
+    chosen = load_recipe(recipe, given)
     if task is not None and task != chosen.task:
         raise ValueError(f"The recipe {chosen.name} is made to {chosen.task}, not to {task}; choose another.")
     folder = Path(out) if out is not None else default_folder(source, chosen.model.name, chosen.seed)
+    if takes_pretrained(chosen, is_open):
+        ask = confirm if not quiet and processes() == 1 and sys.stdin.isatty() and sys.stderr.isatty() else None
+        start = choose_start(chosen, Run(folder), download=download, offline=offline, ask=ask)
+        if start.weights is not None:
+            found = {"model.name": start.model, "model.weights": start.weights}
+            chosen = load_recipe(start.recipe if is_open else recipe, given | found)
+        settings["notes"] = start.notes
     use_threads(threads, folder)
     return run_training(source, chosen, folder, **settings)
+
+
+FROM_WEIGHTS = ("fine-tune", "retrofit")  # recipes that are made for a start from weights
+
+
+def takes_pretrained(recipe: Recipe, is_open: bool) -> bool:
+    """Whether pretrained weights are looked for: not where weights are given, nor for a recipe that is not made for it.
+
+    Args:
+        recipe: With what the user gave.
+        is_open: Whether the user named no recipe.
+    """
+    if "weights" in recipe.model.model_fields_set:
+        return recipe.model.weights in ("auto", "pretrained")
+    return is_open or recipe.name in FROM_WEIGHTS
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a training begins that was left to what is at hand.
+
+    Attributes:
+        recipe: Name of the recipe.
+        model: Name of the model; None leaves it to the data.
+        weights: File of the weights; None for a start from scratch.
+        notes: What to say before the training.
+    """
+
+    recipe: str
+    model: str | None = None
+    weights: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def choose_start(
+    recipe: Recipe,
+    run: Run,
+    *,
+    download: bool = False,
+    offline: bool = False,
+    ask: Callable[[str], bool] | None = None,
+) -> Start:
+    """Choose pretrained weights to start from, or a start from scratch, and the recipe for it.
+
+    Args:
+        recipe: With what the user gave, for a start from scratch.
+        run: The run; one that was begun starts from what it did then.
+        download: Fetch weights that are not at hand.
+        offline: Neither download nor ask.
+        ask: Asks the user; see `find_pretrained`.
+    """
+    model, scratch = recipe.model, Start(recipe.name, recipe.model.name)
+    tuned = "retrofit" if model.localize else "fine-tune" if recipe.name == "small-data" else recipe.name
+    if run.is_begun():
+        begun = run.recipe().model
+        return Start(tuned, model.name or begun.name, begun.weights) if begun.weights is not None else scratch
+    if model.weights == "pretrained":
+        found = find_pretrained(model.name, offline=offline, download=not (offline or is_offline()), any_licence=True)
+        if found is None:
+            raise ValueError(f"--weights pretrained won't do: {why_missing(model.name)}")
+        return Start(tuned, model.name or found.model, str(found.path), (found.say(),))
+    if model.name is None and recipe.task != "classify":
+        return scratch
+    if model.name is not None and available_name(model.name) is None and next(at_hand(model.name), None) is None:
+        return scratch  # nobody has pretrained it
+    if model.patch_size is not None or model.options:
+        what = "another patch size" if model.patch_size is not None else "other options"
+        said = f"Trains from scratch: pretrained weights are of {model.name or 'models'} as they are, not with {what}."
+        return replace(scratch, notes=(said,))
+    found = find_pretrained(model.name, offline=offline, download=download, ask=ask)
+    if found is None:
+        return replace(scratch, notes=(missing_sentence(model.name),))
+    return Start(tuned, model.name or found.model, str(found.path), (found.say(),))
+
+
+def confirm(question: str) -> bool:
+    """Ask at the terminal; only a yes is one."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def refuse_nothing(options: Mapping[str, Any]) -> None:
