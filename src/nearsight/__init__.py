@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .retrofit.localize import localize
     from .runs.predictor import load, save
     from .training import load_recipe, run_training
+    from .training.distill import distill
     from .training.train import train
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ __all__ = [
     "compare",
     "convert",
     "create_model",
+    "distill",
     "evaluate",
     "explain",
     "explanation",
@@ -68,6 +70,7 @@ _HOME = {
     "compare": "comparison.compare",
     "convert": "checkpoints",
     "create_model": "factory",
+    "distill": "training.distill",
     "evaluate": "evaluation",
     "explain": "explanation.methods",
     "export": "deployment.export",

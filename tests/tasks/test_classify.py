@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from nearsight.config.recipe import Distillation
 from nearsight.data.loader import Batch
 from nearsight.data.transforms import Preprocessing
+from nearsight.tasks.base import Opinion
 from nearsight.tasks.classify import TASK, ClassificationMeter, CrossEntropy, class_weights
 from nearsight.training import load_recipe
 
@@ -38,18 +40,20 @@ def test_cross_entropy_with_smoothing_and_weights(smoothing: float, weights: lis
     objective = make_objective(loss__smoothing=smoothing, loss__class_weights=weights)
     logits, labels = torch.randn(5, 3), torch.tensor([0, 1, 2, 2, 0])
     hard = torch.eye(3)[labels] * (1 - smoothing) + smoothing / 3
-    assert float(objective.cross_entropy(logits, labels)) == pytest.approx(
+    assert float(objective.cross_entropy(logits, labels).mean()) == pytest.approx(
         expected_loss(logits, hard, weights), rel=1e-5
     )
     soft = torch.rand(5, 3).softmax(dim=1)  # mixed labels are taken as they are
-    assert float(objective.cross_entropy(logits, soft)) == pytest.approx(expected_loss(logits, soft, weights), rel=1e-5)
+    assert float(objective.cross_entropy(logits, soft).mean()) == pytest.approx(
+        expected_loss(logits, soft, weights), rel=1e-5
+    )
 
 
 def test_the_loss_is_a_mean_over_images_so_that_parts_of_a_batch_add_up() -> None:
     objective = make_objective(loss__class_weights="balanced")
     logits, labels = torch.randn(8, 3), torch.from_numpy(LABELS)
-    halves = [objective.cross_entropy(logits[part], labels[part]) for part in (slice(0, 4), slice(4, 8))]
-    torch.testing.assert_close(objective.cross_entropy(logits, labels), sum(halves) / 2)
+    halves = [objective.cross_entropy(logits[part], labels[part]).mean() for part in (slice(0, 4), slice(4, 8))]
+    torch.testing.assert_close(objective.cross_entropy(logits, labels).mean(), sum(halves) / 2)
 
 
 def test_balanced_weights_are_the_inverse_of_the_shares() -> None:
@@ -79,24 +83,68 @@ class Answers(nn.Module):
 
 
 class Fixed:
-    """A teacher of one opinion."""
+    """A teacher of one opinion, the class 2."""
 
-    share = 0.3
+    def __init__(self, **settings: Any):
+        self.settings = Distillation(teacher="fixed", **settings)
 
-    def labels(self, images: torch.Tensor) -> torch.Tensor:
-        return torch.full((len(images),), 2)
+    def look(self, images: torch.Tensor) -> Opinion:
+        return Opinion(torch.tensor([[0.0, -1.0, 2.0]]).repeat(len(images), 1), None)
+
+    def recall(self, indices: torch.Tensor, epoch: int) -> Opinion:
+        return Opinion(torch.stack([indices * 1.0, indices * 0.0, indices * -0.5], dim=1) + epoch, None)
 
 
 def test_distillation_weighs_both_labels_each_on_its_head() -> None:
-    objective = make_objective(teacher=Fixed())
+    objective = make_objective(teacher=Fixed(weight=0.3))
     own, other, labels = torch.randn(4, 3), torch.randn(4, 3), torch.tensor([0, 1, 2, 1])
     truth, opinion = torch.eye(3)[labels], torch.eye(3)[torch.full((4,), 2)]
     ones = [1.0, 1.0, 1.0]
     images = torch.zeros(4, 3, 2, 2)
     both = 0.7 * expected_loss(own, truth, ones) + 0.3 * expected_loss(other, opinion, ones)
-    assert float(objective.loss(Answers(own, other), images, labels)) == pytest.approx(both, rel=1e-5)
+    taught = objective.learnt(objective.teacher.look(images))
+    assert float(objective.loss(Answers(own, other), images, labels, taught)) == pytest.approx(both, rel=1e-5)
     one = 0.7 * expected_loss(own, truth, ones) + 0.3 * expected_loss(own, opinion, ones)
-    assert float(objective.loss(Answers(own), images, labels)) == pytest.approx(one, rel=1e-5)
+    assert float(objective.loss(Answers(own), images, labels, taught)) == pytest.approx(one, rel=1e-5)
+
+
+def expected_distance(teacher: list[float], student: list[float], temperature: float) -> float:
+    """T² times the sum over classes of p log(p / q), in plain Python."""
+    both = []
+    for row in (teacher, student):
+        powers = [math.exp(value / temperature) for value in row]
+        both.append([power / sum(powers) for power in powers])
+    return temperature**2 * sum(p * math.log(p / q) for p, q in zip(*both, strict=True))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_soft_labels_are_learnt_by_their_divergence_at_a_temperature(temperature: float) -> None:
+    objective = make_objective(teacher=Fixed(kind="soft", temperature=temperature, weight=0.9))
+    logits, labels = torch.randn(4, 3), torch.tensor([0, 1, -1, 2])  # nothing is known of the third
+    images = torch.zeros(4, 3, 2, 2)
+    found = objective.loss(Answers(logits), images, labels, objective.learnt(objective.teacher.look(images)))
+    expected = 0.0
+    for row, label in zip(logits, labels.tolist(), strict=True):
+        distance = expected_distance([0.0, -1.0, 2.0], row.tolist(), temperature)
+        known = label >= 0
+        cross = expected_loss(row[None], torch.eye(3)[[label]], [1.0] * 3) if known else 0.0
+        expected += (0.1 * cross + 0.9 * distance if known else distance) / 4
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_a_teacher_said_is_mixed_as_the_images_and_labels_are() -> None:
+    teacher = Fixed(kind="soft", temperature=2.0, views=3)
+    objective = make_objective(teacher=teacher, augment__mixup=1.0, loss__smoothing=0.1)
+    batch = batch_of(4, [0, 1, -1, 2])
+    whole = batch.images.float() / 255
+    images, targets, taught = objective.prepare(batch, epoch=5, step=7)
+    said = (teacher.recall(batch.indices, 5).logits / 2).softmax(dim=1)
+    labels = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 1]])
+    smooth = (labels * 0.9 + 0.1 / 3) * torch.tensor([1.0, 1, 0, 1])[:, None]
+    fraction = ((images - whole.flip(0)) / (whole - whole.flip(0))).mean()
+    assert 0 < float(fraction) < 1
+    for found, unmixed in ((images, whole), (taught.probabilities, said), (targets, smooth)):
+        torch.testing.assert_close(found, fraction * unmixed + (1 - fraction) * unmixed.flip(0), atol=1e-5, rtol=1e-4)
 
 
 def batch_of(count: int, labels: list[int]) -> Batch:

@@ -116,7 +116,7 @@ def test_an_unknown_setting_far_from_all_lists_what_there_is() -> None:
         ("model.options", [1], "model.options = [1] won't do; it takes a mapping of options."),
         ("saving", 5, "saving = 5 won't do; it takes a mapping with every, keep."),
         ("saving", None, "saving = null won't do; it takes a mapping with every, keep."),
-        ("distill.share", 0.5, "distill.teacher is missing; it takes text."),
+        ("distill.weight", 0.5, "distill.teacher is missing; it takes text."),
         ("augment.crop_scale", [0.5], "augment.crop_scale = [0.5] won't do; it takes a list of two numbers."),
         ("augment.crop_scale", [0.5, "a"], "augment.crop_scale = [0.5, 'a'] won't do; it takes a list of two numbers."),
         (

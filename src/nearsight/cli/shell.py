@@ -17,6 +17,7 @@ from .bench import bench
 from .compare import compare
 from .convert import convert
 from .data import data_app
+from .distill import distill
 from .evaluate import evaluate, predict
 from .explain import explain
 from .export import export
@@ -38,6 +39,7 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 app.command()(train)
+app.command()(distill)
 app.command("eval")(evaluate)
 app.command()(predict)
 app.command()(explain)

@@ -34,6 +34,7 @@ def check_positive(numbers: tuple[float, ...]) -> tuple[float, ...]:
 Range = Annotated[tuple[float, float], Strict(False), AfterValidator(check_range)]
 Fractions = Annotated[tuple[float, ...], Strict(False), AfterValidator(check_fractions)]
 Weights = Annotated[tuple[float, ...], Strict(False), AfterValidator(check_positive)]
+Texts = Annotated[tuple[str, ...], Strict(False)]
 
 
 class ConfigBase(BaseModel):
@@ -237,17 +238,38 @@ class Loss(ConfigBase):
 
 
 class Distillation(ConfigBase):
-    """Hard-label distillation: the teacher's answer is a second label; models with a distillation token learn it there.
+    """What a teacher's predictions add to the labels; models with a distillation token learn them there.
 
     Attributes:
-        teacher: A model of timm, by name.
-        weights: The teacher's weights: a safetensors file, or the folder of a run; None asks timm for pretrained ones.
-        share: Fraction of the teacher's label in the loss.
+        teacher: The folder of a run, a weight file, or a model of timm by its name.
+        weights: Weights for a model of timm: a safetensors file, or the folder of a run; None asks timm for pretrained
+            ones.
+        kind: `hard` takes the teacher's class as a second label, as DeiT does; `soft` its probabilities.
+        temperature: Of `soft`: logits of teacher and student are divided by it; the larger, the more the classes count
+            that the teacher holds for less probable.
+        weight: Fraction of the teacher in the loss of a labelled image; it is all that an image without a label has.
+        features: Weight of a second loss, the cosine distance between the teacher's pooled features and a learned
+            linear projection of the student's; 0 for none.
+        views: Different views of each image that the epochs show in turn; the teacher predicts each once, and the run
+            keeps that. None draws new ones in every epoch and asks the teacher every time.
+        unlabelled: Images without labels that are learnt from, too: folders, or data whose labels are passed over.
     """
 
     teacher: str
     weights: str | None = None
-    share: float = Field(default=0.5, ge=0, le=1)
+    kind: Literal["hard", "soft"] = "hard"
+    temperature: float = Field(default=1.0, gt=0, le=100)
+    weight: float = Field(default=0.5, ge=0, le=1)
+    features: float = Field(default=0.0, ge=0, le=1000)
+    views: int | None = Field(default=None, ge=1, le=MOST_EPOCHS)
+    unlabelled: Texts = ()
+
+    @model_validator(mode="after")
+    def check_together(self) -> "Distillation":
+        """Refuse a temperature that nothing would use."""
+        if self.kind == "hard" and self.temperature != 1:
+            raise ValueError("distill.temperature belongs to distill.kind soft; set that, or leave the temperature out")
+        return self
 
 
 class Optimizer(ConfigBase):
@@ -368,6 +390,11 @@ class Recipe(ConfigBase):
             raise ValueError(f"batch {self.batch} can't be worked off in {self.accumulate} equal parts (accumulate)")
         if self.augment.mixes and (self.batch // self.accumulate) % 2:
             raise ValueError(f"mixup and cutmix pair images, but batch {self.batch} leaves parts of an odd number")
+        if self.distill is not None and self.distill.views is not None and self.augment.repeats > 1:
+            raise ValueError(
+                f"distill.views shows one view of an image in an epoch, but augment.repeats is {self.augment.repeats}; "
+                "set it to 1, or distill.views to null"
+            )
         if 0 < self.epochs <= self.schedule.warmup_epochs:
             warmup = f"{self.schedule.warmup_epochs:g}"
             raise ValueError(f"schedule.warmup_epochs {warmup} must be less than epochs {self.epochs}; set both")

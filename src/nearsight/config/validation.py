@@ -28,6 +28,7 @@ OTHER_NAMES = {  # what other tools call a setting, where the names are not alik
     "image_size": "model.img_size",
     "input_size": "model.img_size",
     "label_smoothing": "loss.smoothing",
+    "alpha": "distill.weight",
     "aa": "augment.rand_augment",
     "auto_augment": "augment.rand_augment",
     "reprob": "augment.erase",
@@ -163,6 +164,8 @@ def wording(kind: Any) -> str:
         return f"one of {', '.join(map(str, inside))}" if len(inside) > 1 else str(inside[0])
     if origin in (Union, types.UnionType):
         return ", or ".join(wording(member) for member in inside if member is not type(None))
+    if origin is tuple and inside[0] is str:
+        return "a list of texts"
     if origin is tuple:
         return "a list of numbers" if inside[-1] is Ellipsis else "a list of two numbers"
     if origin is dict:

@@ -1,7 +1,8 @@
 """From split to batches, so that every random draw is a function of the seed and of what is drawn.
 
 The order of an epoch follows from the seed and the epoch; how an image is augmented follows from the seed, the epoch
-and the image. Neither depends on how many processes share the work, nor on where a run was resumed.
+and the image, or, where the epochs show a few views in turn, from the seed, the view and the image. Neither depends on
+how many processes share the work, nor on where a run was resumed.
 """
 
 import atexit
@@ -9,7 +10,7 @@ import multiprocessing
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -128,10 +129,11 @@ class TrainImages(Dataset[Item]):
         split: Annotated images.
         augmentation: What is done to them.
         seed: Of the augmentation.
+        views: Views of each image that the epochs show in turn; None for new ones in every epoch.
     """
 
-    def __init__(self, split: Split, augmentation: View, seed: int):
-        self.split, self.augmentation, self.seed = split, augmentation, seed
+    def __init__(self, split: Split, augmentation: View, seed: int, views: int | None = None):
+        self.split, self.augmentation, self.seed, self.views = split, augmentation, seed, views
 
     def read(self, index: int) -> tuple[Image.Image, Any, Size]:
         """An image with its annotation and its size."""
@@ -146,7 +148,10 @@ class TrainImages(Dataset[Item]):
             except BadImage as error:
                 bad[error.name] = error.reason
                 continue
-            seed_draws(self.seed, draw.epoch, draw.image, draw.copy)
+            if self.views is None:
+                seed_draws(self.seed, draw.epoch, draw.image, draw.copy)
+            else:  # a view belongs to the image that is seen, also where that stands in for an unreadable one
+                seed_draws(self.seed, draw.epoch % self.views, index, 0)
             pixels, target = self.augmentation.view(image, annotation, original)
             return Item(pixels, target, index, original, self.split.name(index), bad)
         raise ValueError(
@@ -348,7 +353,7 @@ def eval_loader(
     return make_loader(images, workers, Collate(preprocessing.divisor, False), batch_size=batch, sampler=sampler)
 
 
-def train_loader(images: TrainImages, batches: Batches, workers: int) -> DataLoader:
+def train_loader(images: TrainImages, batches: Iterable[list[Draw]], workers: int) -> DataLoader:
     """Batches of training images."""
     collate = Collate(images.augmentation.preprocessing.divisor, training=True)
     return make_loader(images, workers, collate, batch_sampler=batches)

@@ -70,6 +70,12 @@ class Preprocessing:
         """Shorter side below which an image would lose detail."""
         return enough_for(self.size, self.crop)
 
+    def resize(self, images: Tensor) -> Tensor:
+        """Images `[B, 3, H, W]` on the scale 0 to 1, in the size that the model wants."""
+        if images.shape[-2:] == self.size:
+            return images
+        return F.interpolate(images, self.size, mode="bicubic", antialias=True).clamp(0, 1)
+
     def normalise(self, images: Tensor, sizes: Tensor | None = None) -> Tensor:
         """Images `[B, 3, H, W]` on the scale 0 to 1, as the model wants them; they have no padding."""
         mean, std = (torch.tensor(x, device=images.device)[:, None, None] for x in (self.mean, self.std))

@@ -4,9 +4,9 @@ A task has no state: what belongs to a run (recipe, data, model, preprocessing, 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -15,17 +15,19 @@ from accelerate.utils import gather_object
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from ..data.loader import Batch, Batches, TrainImages, eval_loader, train_loader
+from ..data.loader import Batch, Draw, TrainImages, eval_loader, train_loader
 from ..data.samples import Data, Split
 from .predictions import Prediction
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..config.recipe import Recipe
+    from ..config.recipe import Distillation, Recipe
 
+PROJECTION = "teacher_projection"  # the layer of a student that learns a teacher's features, until it has learnt
 GROUPS = 20  # of images, without each of which a score is computed to see how much it depends on them
 
 
@@ -60,13 +62,70 @@ class Built:
     preprocessing: Any  # Preprocessing, or DensePreprocessing of a detector or segmenter
 
 
+class Opinion(NamedTuple):
+    """What a teacher says of images.
+
+    Attributes:
+        logits: Of each class `[B, C]`.
+        features: Pooled ones, which it classifies by `[B, D]`; None where nobody learns them.
+    """
+
+    logits: Tensor
+    features: Tensor | None
+
+
 class Labeller(Protocol):
     """Somebody whose predictions are labels: a teacher."""
 
-    share: float
+    settings: "Distillation"
 
-    def labels(self, images: Tensor) -> Tensor:
-        """Class numbers `[B]` for images `[B, 3, H, W]` on the scale 0 to 1."""
+    def look(self, images: Tensor) -> Opinion:
+        """What it says of images `[B, 3, H, W]` on the scale 0 to 1."""
+
+    def recall(self, indices: Tensor, epoch: int) -> Opinion:
+        """What it said of the views that an epoch shows of these images `[B]`, where there are a few views in turn."""
+
+
+def linear_classifier(model: nn.Module) -> nn.Linear:
+    """The last layer of a model, to which its pooled features are given.
+
+    Raises:
+        ValueError: The model has no such layer.
+    """
+    find: Any = getattr(model, "get_classifier", lambda: None)
+    head = find()
+    head = head[0] if isinstance(head, (tuple, list)) else head
+    if not isinstance(head, nn.Linear):
+        raise ValueError(
+            f"A {type(model).__name__} does not classify pooled features by a linear layer; set distill.features to 0."
+        )
+    return head
+
+
+class PooledFeatures:
+    """Keeps the pooled features of a model: what its last linear layer is given.
+
+    Attributes:
+        last: Those of the last batch `[B, D]`.
+
+    Args:
+        model: It is watched from now on.
+    """
+
+    last: Tensor
+
+    def __init__(self, model: nn.Module):
+        linear_classifier(model).register_forward_pre_hook(self.keep)
+
+    def keep(self, head: nn.Module, given: tuple[Any, ...]) -> None:
+        """Note what the layer is given."""
+        self.last = given[0]
+
+
+def feature_loss(model: nn.Module, pooled: Tensor, features: Tensor) -> Tensor:
+    """Mean cosine distance between a teacher's features and the projection of a student's pooled ones."""
+    projected = getattr(model, PROJECTION)(pooled)
+    return (1 - F.cosine_similarity(projected.float(), features, dim=1)).mean()
 
 
 class Objective(Protocol):
@@ -197,10 +256,11 @@ class Task(ABC):
         """What a recipe does to training images."""
 
     def train_loader(
-        self, split: Split, recipe: "Recipe", preprocessing: Any, batches: Batches, workers: int
+        self, split: Split, recipe: "Recipe", preprocessing: Any, batches: Iterable[list[Draw]], workers: int
     ) -> DataLoader:
-        """Batches of augmented training images."""
-        images = TrainImages(split, self.augmentation(recipe, preprocessing), recipe.seed)
+        """Batches of augmented training images, of draws such as `Batches` gives."""
+        views = recipe.distill.views if recipe.distill else None
+        images = TrainImages(split, self.augmentation(recipe, preprocessing), recipe.seed, views)
         return train_loader(images, batches, workers)
 
     def eval_loader(

@@ -6,7 +6,7 @@ Every decision about what a recipe leaves open is a small table or rule with its
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,13 +27,14 @@ from ..data.loader import Batch, seed_draws
 from ..data.samples import BadImage, Data, Split, Subset
 from ..data.sizes import choose_size
 from ..data.transforms import Augmentation, Preprocessing
+from ..data.unlabelled import UNLABELLED
 from ..interval import Interval
 from ..models import MODELS
 from ..models.options import OF_BACKBONE, apply_options
 from ..models.registry import OF_TIMM
 from ..plots.overlays import draw_labels
 from ..plots.style import abbreviate, to_png
-from .base import Built, Judged, Labeller, Meter, Metric, Task
+from .base import Built, Judged, Labeller, Meter, Metric, Opinion, PooledFeatures, Task, feature_loss
 from .build import build
 from .classification_metrics import ClassificationMetrics, Ranked, measure_ranked, most_confused, rank, worst_classes
 from .classification_plots import ACROSS, Mistake, draw_confusion, draw_mistakes, draw_reliability
@@ -200,7 +201,8 @@ class Classify(Task):
         self, recipe: Recipe, data: Data, built: Built, device: torch.device, teacher: Labeller | None = None
     ) -> "CrossEntropy":
         assert data.train is not None
-        return CrossEntropy(recipe, data.train.labels, len(data.classes), built.preprocessing, device, teacher)
+        labels, classes = data.train.labels, len(data.classes)
+        return CrossEntropy(recipe, labels, classes, built.preprocessing, device, teacher, built.model)
 
     def predict(
         self, model: nn.Module, batch: Batch, preprocessing: Preprocessing, device: torch.device, classes: Sequence[str]
@@ -292,16 +294,32 @@ def logits_of(model: nn.Module, batch: Batch, preprocessing: Preprocessing, devi
     return model(preprocessing.normalise(images)).float().cpu().double()
 
 
+class Taught(NamedTuple):
+    """What a teacher gives to learn.
+
+    Attributes:
+        probabilities: Of each class `[B, C]`, at the temperature of the recipe.
+        features: Pooled ones `[B, D]`, if they are learnt.
+    """
+
+    probabilities: Tensor
+    features: Tensor | None
+
+
 class CrossEntropy:
     """Cross entropy with mixed, smoothed, weighted and distilled labels (`Objective`).
 
+    With a teacher, the loss of a labelled image is `(1 - weight) CE(label) + weight T² KL(teacher ‖ student)`, both at
+    temperature `T`; of an image without a label it is the second term, whole.
+
     Args:
         recipe: Settings of the labels, the loss and the mixing.
-        labels: Class numbers of the training images `[n]`.
+        labels: Class numbers of the training images `[n]`; negative ones are not known.
         classes: Number of classes.
         preprocessing: What the model wants to be fed.
         device: Where the model stands.
-        teacher: Gives second labels, if the recipe distils.
+        teacher: Says more of images than their labels, if the recipe distils.
+        student: The model that learns, as it is outside of what processes share; for its features alone.
     """
 
     def __init__(
@@ -312,15 +330,21 @@ class CrossEntropy:
         preprocessing: Preprocessing,
         device: torch.device,
         teacher: Labeller | None = None,
+        student: nn.Module | None = None,
     ):
         self.recipe, self.preprocessing, self.device, self.teacher = recipe, preprocessing, device, teacher
-        self.weight = class_weights(recipe.loss.class_weights, labels, classes)
+        self.classes, self.student = classes, student
+        self.weight = class_weights(recipe.loss.class_weights, labels[labels >= 0], classes)
         if self.weight is not None:
             self.weight = self.weight.to(device)
         self.mixup = make_mixup(recipe, classes)
+        learns_features = teacher is not None and teacher.settings.features > 0
+        self.pooled = PooledFeatures(student) if learns_features and student is not None else None
 
-    def prepare(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor]:
+    def prepare(self, batch: Batch, epoch: int, step: int) -> tuple[Any, ...]:
         """Training images `[B, 3, H, W]` on the scale 0 to 1, mixed if the recipe mixes, and their labels.
+
+        Behind them stands what a teacher says of the same, if there is one.
 
         Args:
             batch: Images and labels.
@@ -328,25 +352,64 @@ class CrossEntropy:
             step: Steps done; it seeds the mixing, alike in all processes and parts of a batch.
         """
         images, labels = to_device(batch, self.device)
-        if self.mixup is None or epoch >= self.recipe.epochs - self.recipe.augment.stop_mixing:
-            return images, labels
-        seed_draws(self.recipe.seed, step)
-        return self.mixup(images, labels)
+        mixes = self.mixup is not None and epoch < self.recipe.epochs - self.recipe.augment.stop_mixing
+        if mixes:
+            seed_draws(self.recipe.seed, step)
+        if self.teacher is None:
+            return self.mixup(images, labels) if mixes and self.mixup is not None else (images, labels)
+        targets, mixing = labels, None
+        if mixes:
+            images, mixing = self.mix(images)
+            targets = mixing @ self.soft_labels(labels)
+        if self.teacher.settings.views is None:
+            return images, targets, self.learnt(self.teacher.look(images))
+        return images, targets, self.learnt(self.teacher.recall(batch.indices, epoch), mixing)
 
-    def loss(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    def mix(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The images, mixed, and the fraction that each image `[column]` has in each of them `[row]`."""
+        count = len(images)
+        mixup = make_mixup(self.recipe, count, smoothing=0.0)
+        assert mixup is not None
+        return mixup(images, torch.arange(count, device=self.device))
+
+    def soft_labels(self, labels: Tensor) -> Tensor:
+        """Smoothed labels `[B, C]`; zeros where none is known."""
+        smoothing = self.recipe.loss.smoothing
+        rows = F.one_hot(labels.clamp(min=0), self.classes) * (1 - smoothing) + smoothing / self.classes
+        return rows * (labels >= 0)[:, None]
+
+    def learnt(self, opinion: Opinion, mixing: Tensor | None = None) -> Taught:
+        """What is to be learnt of a teacher's opinion, mixed as the images were."""
+        assert self.teacher is not None
+        if self.teacher.settings.kind == "hard":
+            probabilities = F.one_hot(opinion.logits.argmax(dim=1), self.classes).float()
+        else:
+            probabilities = (opinion.logits / self.teacher.settings.temperature).softmax(dim=1)
+        if mixing is None:
+            return Taught(probabilities, opinion.features)
+        return Taught(mixing @ probabilities, None if opinion.features is None else mixing @ opinion.features)
+
+    def loss(self, model: nn.Module, images: Tensor, targets: Tensor, taught: Taught | None = None) -> Tensor:
         """Mean loss over the images that `prepare` gave."""
-        logits = model(self.preprocessing.normalise(images))
+        logits = model(self.preprocessing.normalise(self.preprocessing.resize(images)))
         by_class, by_teacher = logits if isinstance(logits, tuple) else (logits, logits)
         loss = self.cross_entropy(by_class.float(), targets)
-        if self.teacher is None:
-            return loss
-        share = self.teacher.share
-        return (1 - share) * loss + share * F.cross_entropy(by_teacher.float(), self.teacher.labels(images))
+        if self.teacher is None or taught is None:
+            return loss.mean()
+        settings, warm = self.teacher.settings, self.teacher.settings.temperature
+        predicted = (by_teacher.float() / warm).log_softmax(dim=1)
+        distance = warm**2 * F.kl_div(predicted, taught.probabilities, reduction="none").sum(dim=1)
+        labelled = (targets >= 0).float() if targets.ndim == 1 else targets.sum(dim=1)
+        mean = ((1 - settings.weight) * loss + (1 - (1 - settings.weight) * labelled) * distance).mean()
+        if self.pooled is None or taught.features is None or self.student is None:
+            return mean
+        return mean + settings.features * feature_loss(self.student, self.pooled.last, taught.features)
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Weighted by class and divided by the number of images, whatever their weights."""
+        """Of each image `[B]`, weighted by class and not divided by the weights; 0 where no label is known."""
         smoothing = self.recipe.loss.smoothing if targets.ndim == 1 else 0.0  # mixed labels are smoothed already
-        return F.cross_entropy(logits, targets, self.weight, reduction="none", label_smoothing=smoothing).mean()
+        options: dict[str, Any] = {"ignore_index": UNLABELLED} if targets.ndim == 1 else {}
+        return F.cross_entropy(logits, targets, self.weight, reduction="none", label_smoothing=smoothing, **options)
 
 
 def class_weights(setting: Any, labels: NDArray[np.int64], classes: int) -> Tensor | None:
@@ -363,8 +426,8 @@ def class_weights(setting: Any, labels: NDArray[np.int64], classes: int) -> Tens
     return torch.tensor(weights, dtype=torch.float32)
 
 
-def make_mixup(recipe: Recipe, classes: int) -> Mixup | None:
-    """timm's mixup and cutmix, if the recipe mixes."""
+def make_mixup(recipe: Recipe, classes: int, smoothing: float | None = None) -> Mixup | None:
+    """timm's mixup and cutmix, if the recipe mixes; labels are smoothed as the recipe says, unless told otherwise."""
     settings = recipe.augment
     if not settings.mixes:
         return None
@@ -373,7 +436,7 @@ def make_mixup(recipe: Recipe, classes: int) -> Mixup | None:
         cutmix_alpha=settings.cutmix,
         prob=settings.mix_probability,
         switch_prob=settings.mix_switch,
-        label_smoothing=recipe.loss.smoothing,
+        label_smoothing=recipe.loss.smoothing if smoothing is None else smoothing,
         num_classes=classes,
     )
 

@@ -29,9 +29,9 @@ from ..data.samples import Data, Split, Subset
 from ..data.transforms import Augmentation, Preprocessing
 from ..plots.overlays import draw_labels
 from ..plots.style import COLOURS, SMALL, abbreviate, figure, tidy, to_png, write
-from .base import GROUPS, Built, Judged, Labeller, Meter, Metric, Task, pseudo_values
+from .base import GROUPS, Built, Judged, Labeller, Meter, Metric, PooledFeatures, Task, feature_loss, pseudo_values
 from .build import build
-from .classify import NAME, fill_in, logits_of, short, to_device, typical_side
+from .classify import NAME, Taught, fill_in, logits_of, short, to_device, typical_side
 from .predictions import MultiLabel
 
 DRAWN = 8  # classes whose curves are drawn
@@ -71,10 +71,8 @@ class Multilabel(Task):
     def objective(
         self, recipe: Recipe, data: Data, built: Built, device: torch.device, teacher: Labeller | None = None
     ) -> "LabelLoss":
-        if teacher is not None:
-            raise ValueError("A teacher gives one class to an image; leave distill out, or choose the task classify.")
         assert data.train is not None
-        return LabelLoss(recipe, data.train, len(data.classes), built.preprocessing, device)
+        return LabelLoss(recipe, data.train, len(data.classes), built.preprocessing, device, teacher, built.model)
 
     def predict(
         self, model: nn.Module, batch: Batch, preprocessing: Preprocessing, device: torch.device, classes: Sequence[str]
@@ -161,16 +159,33 @@ class Relabelled(Subset):
 class LabelLoss:
     """Binary cross entropy or the asymmetric loss, mean over images and classes (`Objective`).
 
+    With a teacher, the loss of a labelled image is `(1 - weight)` of that and `weight` times `T² KL(teacher ‖ student)`
+    of each class, at temperature `T`; of an image without labels it is the second term, whole.
+
     Args:
         recipe: Settings of the loss.
         train: Training images, by whose labels classes are weighted.
         classes: Number of classes.
         preprocessing: What the model wants to be fed.
         device: Where the model stands.
+        teacher: Says more of images than their labels, if the recipe distils.
+        student: The model that learns, as it is outside of what processes share; for its features alone.
     """
 
-    def __init__(self, recipe: Recipe, train: Split, classes: int, preprocessing: Preprocessing, device: torch.device):
+    def __init__(
+        self,
+        recipe: Recipe,
+        train: Split,
+        classes: int,
+        preprocessing: Preprocessing,
+        device: torch.device,
+        teacher: Labeller | None = None,
+        student: nn.Module | None = None,
+    ):
         self.settings, self.preprocessing, self.device = recipe.loss, preprocessing, device
+        self.teacher, self.student = teacher, student
+        learns_features = teacher is not None and teacher.settings.features > 0
+        self.pooled = PooledFeatures(student) if learns_features and student is not None else None
         self.asymmetric = AsymmetricLossMultiLabel(clip=ASYMMETRIC_SHIFT, disable_torch_grad_focal_loss=True)
         self.weight: Tensor | None = None
         given = recipe.loss.class_weights
@@ -179,26 +194,52 @@ class LabelLoss:
         if recipe.loss.kind == "asymmetric":
             raise ValueError("The asymmetric loss weighs labels itself; set loss.class_weights to none.")
         if given == "balanced":  # as much weight for an image that has the class as for all that lack it
-            positive = np.sum([np.asarray(train.target(index)) for index in range(len(train))], axis=0)
-            values = (len(train) - positive) / np.maximum(positive, 1)
+            labelled = [index for index in range(len(train)) if train.labels[index] >= 0]
+            positive = np.sum([np.asarray(train.target(index)) for index in labelled], axis=0)
+            values = (len(labelled) - positive) / np.maximum(positive, 1)
         elif len(given) != classes:
             raise ValueError(f"loss.class_weights has {len(given)} numbers, but there are {classes} classes.")
         else:
             values = np.asarray(given)
         self.weight = torch.tensor(values, dtype=torch.float32, device=device).clamp(min=1e-3)
 
-    def prepare(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor]:
-        """Training images `[B, 3, H, W]` on the scale 0 to 1, and whether each has each class `[B, C]`."""
-        images, labels = to_device(batch, self.device)
-        return images, labels.float()
+    def prepare(self, batch: Batch, epoch: int, step: int) -> tuple[Any, ...]:
+        """Training images `[B, 3, H, W]` on the scale 0 to 1, and whether each has each class `[B, C]`.
 
-    def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        Behind them stands what a teacher says of the same, if there is one.
+        """
+        images, labels = to_device(batch, self.device)
+        if self.teacher is None:
+            return images, labels.float()
+        settings = self.teacher.settings
+        seen = self.teacher.look(images) if settings.views is None else self.teacher.recall(batch.indices, epoch)
+        soft = (seen.logits / settings.temperature).sigmoid()
+        return images, labels.float(), Taught(soft.round() if settings.kind == "hard" else soft, seen.features)
+
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, taught: Taught | None = None) -> Tensor:
         """Mean loss over the images that `prepare` gave."""
-        logits = model(self.preprocessing.normalise(images)).float()
+        logits = model(self.preprocessing.normalise(self.preprocessing.resize(images)))
+        by_class, by_teacher = logits if isinstance(logits, tuple) else (logits, logits)
+        if self.teacher is None or taught is None:
+            return self.label_loss(by_class.float(), labels) / labels.numel()
+        settings, warm = self.teacher.settings, self.teacher.settings.temperature
+        labelled = (labels >= 0).all(dim=1)
+        by_label = self.label_loss(by_class.float()[labelled], labels[labelled])
+        cross = F.binary_cross_entropy_with_logits(by_teacher.float() / warm, taught.probabilities, reduction="none")
+        both = torch.stack([taught.probabilities, 1 - taught.probabilities])
+        distance = warm**2 * (cross + torch.xlogy(both, both).sum(dim=0))
+        by_teaching = ((1 - (1 - settings.weight) * labelled.float())[:, None] * distance).sum()
+        mean = ((1 - settings.weight) * by_label + by_teaching) / labels.numel()
+        if self.pooled is None or taught.features is None or self.student is None:
+            return mean
+        return mean + settings.features * feature_loss(self.student, self.pooled.last, taught.features)
+
+    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Sum over images and classes."""
         if self.settings.kind == "asymmetric":
-            return self.asymmetric(logits, labels) / labels.numel()
+            return self.asymmetric(logits, labels)
         smooth = labels * (1 - self.settings.smoothing) + self.settings.smoothing / 2
-        return F.binary_cross_entropy_with_logits(logits, smooth, pos_weight=self.weight)
+        return F.binary_cross_entropy_with_logits(logits, smooth, pos_weight=self.weight, reduction="sum")
 
 
 ASYMMETRIC_SHIFT = 0.05  # probabilities of absent classes below this cost nothing, as in the paper

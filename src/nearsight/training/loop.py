@@ -21,7 +21,7 @@ from ..data import Split
 from ..data.loader import scramble
 from ..runs.predictor import save_trained
 from ..runs.run import Outcome, Run, check_place, resume_flags
-from ..tasks.base import Meter
+from ..tasks.base import PROJECTION, Meter
 from .distributed import Step, agree, share_bad
 from .optim import learning_rate
 from .progress import Display
@@ -48,6 +48,7 @@ from .signals import (
     refuse_to_go_on,
 )
 from .summary import write_summary
+from .teacher import keep_predictions
 
 RECORDS = 20  # of steps in an epoch
 
@@ -140,6 +141,7 @@ def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool, n
                 display.say(note)
             for name, count in prepared.data.left_out.items():
                 display.say(f"{name}: {count:,} images are passed over, since they are in no class folder of a split.")
+            keep_predictions(session, prepared.train, flag, display)
             display.begin(progress.step)
             batches = iter(training_batches(session, prepared.train))
             while not session.is_done:
@@ -297,6 +299,8 @@ def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
     progress, built, run, task, test = session.progress, session.built, session.run, session.task, prepared.data.test
     session.ema = None
     built.model.load_state_dict(session.checkpoints.weights(progress.best_name))
+    if hasattr(built.model, PROJECTION):  # it has served its purpose
+        delattr(built.model, PROJECTION)
     built.model.eval()
     best = next(r for r in run.records() if r["kind"] == "epoch" and r["epoch"] == progress.best_epoch)
     settings = {name: best[f"val_{name}"] for name in task.settings}

@@ -79,6 +79,11 @@ class Display:
             figures=" · ".join(figures),
         )
 
+    def show_teacher(self, done: int, chunks: int) -> None:
+        """Say how far a teacher has come."""
+        if self.live:
+            self.progress.update(self.bar, figures=f"the teacher predicts: {done / chunks:.0%}")
+
     def show_evaluation(self) -> None:
         """Say that validation is going on."""
         if self.live:

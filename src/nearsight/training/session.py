@@ -21,14 +21,17 @@ from ..data.loader import Batches, default_workers
 from ..data.open import open_again
 from ..data.sources.shards import is_pattern
 from ..data.split import complete_splits, describe_splits, limit_train
+from ..data.transforms import DensePreprocessing, Preprocessing
+from ..data.unlabelled import add_unlabelled
 from ..runs.checkpoint import Checkpoints, Progress
 from ..runs.run import Run, first_difference
 from ..tasks import get_task
-from ..tasks.base import Built, Meter, Objective, Task
+from ..tasks.base import PROJECTION, Built, Meter, Objective, Task, linear_classifier
 from ..tasks.build import weights_file
+from ..tasks.classify import typical_side
 from .distributed import check_together, join_model
 from .optim import make_optimizer
-from .teacher import Teacher
+from .teacher import Teacher, shown_to_both
 
 NOT_ON_DISK = ("digits", "shapes", "torchvision", "hub")  # kinds of data that a name stands for
 
@@ -67,8 +70,10 @@ def prepare(source: str, recipe: Recipe, run: Run | None = None) -> Prepared:
     data = complete_splits(data, val_fraction=recipe.data.val_fraction, seed=recipe.data.split_seed)
     if recipe.data.limit is not None:
         data = limit_train(data, recipe.data.limit, recipe.data.split_seed)
-    train, val = both(data)
     record = {**describe_splits(data), "folder": os.getcwd()}
+    if recipe.distill is not None and recipe.distill.unlabelled:
+        data, record["unlabelled"] = add_unlabelled(data, recipe.distill.unlabelled)
+    train, val = both(data)
     return Prepared(data, train, val, get_task(recipe.task).complete(recipe, data), record)
 
 
@@ -78,6 +83,13 @@ def prepare_again(run: Run) -> Prepared:
     check_there(run, record)
     check_weights_file(run)
     data = open_again(record)
+    if recipe.distill is not None and recipe.distill.unlabelled:
+        data, found = add_unlabelled(data, recipe.distill.unlabelled)
+        if found != record.get("unlabelled"):
+            raise ValueError(
+                f"The unlabelled images of {run.folder} ({', '.join(recipe.distill.unlabelled)}) are not those that it "
+                "was begun with; put them back, or start anew."
+            )
     train, val = both(data)
     return Prepared(data, train, val, recipe, record)
 
@@ -126,9 +138,19 @@ def anchor(recipe: Recipe, run: Run | None = None) -> Recipe:
     elif weights is not None and os.path.exists(weights):
         weights = os.path.abspath(weights)
     changes["model"] = recipe.model.model_copy(update={"weights": weights})
-    if recipe.distill is not None and recipe.distill.weights is not None:
-        changes["distill"] = recipe.distill.model_copy(update={"weights": os.path.abspath(recipe.distill.weights)})
+    if recipe.distill is not None:
+        teaching = recipe.distill
+        moved: dict[str, Any] = {"unlabelled": tuple(map(absolute, teaching.unlabelled))}
+        moved |= {"teacher": absolute(teaching.teacher)}
+        moved |= {"weights": os.path.abspath(teaching.weights)} if teaching.weights is not None else {}
+        changes["distill"] = teaching.model_copy(update=moved)
     return recipe.model_copy(update=changes)
+
+
+def absolute(source: str) -> str:
+    """The absolute path of what is there; names of models and data stay."""
+    path = os.path.expanduser(source)
+    return os.path.abspath(path) if os.path.exists(path) else source
 
 
 def both(data: Data) -> tuple[Split, Split]:
@@ -158,6 +180,8 @@ class Session:
     steps_per_epoch: int
     workers: int
     images: int  # of all splits
+    shown: Any  # how views of training images are drawn, where they differ from the model's preprocessing
+    teacher: Teacher | None
     best: Meter | None = None  # what the best epoch predicted for the validation images, if this process validated it
 
     @property
@@ -186,7 +210,7 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Sess
     built = task.build(recipe, data)
     model, device = built.model, accelerator.device
     check_norms(model, recipe.batch // (recipe.accumulate * accelerator.num_processes))
-    teacher = Teacher(recipe.distill, data.classes, built.preprocessing, device) if recipe.distill else None
+    teacher, shown = open_with_teacher(run, prepared, built, device)
     answer_apart: Any = getattr(model, "set_distilled_training", None)  # models with a distillation token have it
     if teacher is not None and answer_apart is not None:
         answer_apart(True)
@@ -222,7 +246,43 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Sess
         steps_per_epoch=steps_per_epoch,
         workers=default_workers(data.kind, device) if recipe.data.workers is None else recipe.data.workers,
         images=sum(map(len, data.splits().values())),
+        shown=shown,
+        teacher=teacher,
     )
+
+
+def open_with_teacher(
+    run: Run, prepared: Prepared, built: Built, device: torch.device
+) -> tuple[Teacher | None, Preprocessing | DensePreprocessing]:
+    """The teacher of a recipe, if it has one, and how training images are drawn for both; the student may get a layer.
+
+    Raises:
+        ValueError: The teacher or the student is not made for this.
+    """
+    recipe, settings = prepared.recipe, prepared.recipe.distill
+    if settings is None:
+        return None, built.preprocessing
+    if built.preprocessing.dense:
+        raise ValueError(
+            f"A teacher gives classes to whole images, but {prepared.data.source} is there to {recipe.task}; leave "
+            "distill out."
+        )
+    teacher = Teacher(
+        settings,
+        prepared.data.classes,
+        built.preprocessing,
+        device,
+        task=recipe.task,
+        precision=recipe.precision,
+        folder=run.folder / "teacher",
+    )
+    shown = shown_to_both(built.preprocessing, teacher.input, typical_side(prepared.train))
+    if settings.views is not None:
+        teacher.keep_for(recipe, prepared.train, shown)
+    if teacher.pooled is not None:
+        own, its = (linear_classifier(model).in_features for model in (built.model, teacher.model))
+        built.model.add_module(PROJECTION, nn.Linear(own, its, bias=False))
+    return teacher, shown
 
 
 def training_batches(session: Session, split: Split) -> DataLoader:
@@ -239,7 +299,7 @@ def training_batches(session: Session, split: Split) -> DataLoader:
         parts=accelerator.num_processes * accumulate,
         mine=range(rank * accumulate, (rank + 1) * accumulate),
     )
-    return session.task.train_loader(split, recipe, session.built.preprocessing, batches, session.workers)
+    return session.task.train_loader(split, recipe, session.shown, batches, session.workers)
 
 
 def make_accelerator(run: Run, recipe: Recipe, track: Sequence[str], cpu: bool) -> Accelerator:

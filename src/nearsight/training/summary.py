@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..atomic import write_whole
-from ..config.recipe import Augment, Recipe
+from ..config.recipe import Augment, Distillation, Recipe
 from ..plots.style import COLOURS, SMALL, figure, tidy, to_png, write
 from ..runs.run import Outcome, Run
 from ..tasks import get_task
@@ -82,6 +82,7 @@ FILES = {
     "metrics.jsonl": "losses, figures of the validations and learning rate as numbers",
     "curves.png": "the same as a picture",
     "checkpoints/": "states to go on from",
+    "teacher/": "what the teacher predicted; of no use any more",
     "tensorboard/": "the same numbers for `tensorboard --logdir`",
 }
 
@@ -144,6 +145,8 @@ def data_lines(data: dict[str, Any], recipe: Recipe, outcome: Outcome) -> dict[s
         how = "a part of them, by `data.limit`" if name == "train" else "set aside from the training images"
         chosen = f", {how} (seed {recipe.data.split_seed})" if "names" in split else ""
         lines[titles[name]] = f"{split['count']:,}{chosen}"
+    if "unlabelled" in data:
+        lines["unlabelled images"] = f"{data['unlabelled']['count']:,}"
     if outcome.bad_images:
         first = next(iter(outcome.bad_images))
         lines["unreadable images"] = f"{len(outcome.bad_images)} passed over, such as `{first}`"
@@ -178,11 +181,20 @@ def recipe_lines(recipe: Recipe) -> dict[str, str]:
     extras = {
         "label smoothing": f"{recipe.loss.smoothing:g}" if recipe.loss.smoothing else "",
         "class weights": "" if recipe.loss.class_weights == "none" else f"{recipe.loss.class_weights}",
-        "teacher": f"`{recipe.distill.teacher}`" if recipe.distill else "",
+        "teacher": teacher_text(recipe.distill) if recipe.distill else "",
         "running mean of weights": f"decay {recipe.ema:g}" if recipe.ema else "",
         "precision": recipe.precision if recipe.precision != "fp32" else "",
     }
     return lines | {name: text for name, text in extras.items() if text}
+
+
+def teacher_text(settings: Distillation) -> str:
+    """Who taught, and how."""
+    soft = f"soft labels at temperature {settings.temperature:g}" if settings.kind == "soft" else "hard labels"
+    said = [f"`{settings.teacher}`", soft, f"weight {settings.weight:g}"]
+    said += [f"features with weight {settings.features:g}"] if settings.features else []
+    said += [f"{settings.views} views of each image"] if settings.views else []
+    return ", ".join(said)
 
 
 def augment_text(augment: Augment) -> str:
