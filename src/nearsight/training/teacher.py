@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..atomic import write_whole
 from ..checkpoints.format import name_in, read_description
+from ..checkpoints.pretrained import find_pretrained, is_offline, why_missing
 from ..checkpoints.timm import load_into
 from ..config.recipe import Distillation, Recipe
 from ..data import Split
@@ -163,7 +164,10 @@ def open_teacher(
         teacher = load_into(timm.create_model(name, num_classes=len(classes)), weights, fresh_head=False)
         wanted = preprocessing_of(teacher, input.size)
     else:
-        teacher = timm.create_model(name, pretrained=True)
+        found = find_pretrained(name, download=not is_offline(), any_licence=True)
+        if found is None:
+            raise ValueError(f"The teacher {name} has learnt nothing yet: {why_missing(name)}")
+        teacher = load_into(timm.create_model(name), found.path, fresh_head=False)
         wanted = preprocessing_of(teacher, None)
     if teacher.num_classes != len(classes):
         counts = f"answers with {teacher.num_classes} classes, but the data have {len(classes)}"
