@@ -25,6 +25,7 @@ LAYERS = (
     ("data",),
     ("tasks",),
     ("runs",),
+    ("features",),
     ("training",),
     ("deployment",),
     ("evaluation", "explanation"),

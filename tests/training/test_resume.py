@@ -41,9 +41,9 @@ def interrupted_everywhere(begin: Callable[[], Any], go_on: Callable[[], Any], m
         function = getattr(loop, name)
 
         def wrapped(session: Any, *rest: Any) -> Any:
-            point = (name, session.progress.step)
-            if point not in stopped:
-                stopped.add(point)
+            place = (name, session.progress.step)
+            if place not in stopped:
+                stopped.add(place)
                 signal.raise_signal(signal.SIGTERM)
             return function(session, *rest)
 

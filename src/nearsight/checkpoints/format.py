@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..atomic import check_output, write_whole
 from ..models.backbone import Backbone, FeaturePyramid, pair
 from ..models.options import OF_BACKBONE, apply_options, behave
+from ..models.pooling import POOLINGS, pooling_of, set_pooling
 from ..models.registry import MODELS, default_levels, describe
 from ..models.resize import resize_state
 from ..models.spec import BackboneSpec, spec_from_json, to_json
@@ -31,7 +32,7 @@ from .timm import fill, soften_stem
 
 FORMAT, VERSION = "nearsight-model", 1
 KINDS = ("spec", "timm", "dense")  # of a model of ours, of timm, of a detector or segmenter; one of them is not None
-KEYS = (*KINDS, "name", "in_chans", "img_size", "output_norms", "masks", "localized", "origin", "trained")
+KEYS = (*KINDS, "name", "in_chans", "img_size", "output_norms", "masks", "localized", "pooling", "origin", "trained")
 REPLACE = "take the file that was written with the weights."
 # What an edited description makes torch and Python raise, beside the sentences of our own checks.
 UNBUILDABLE = (RuntimeError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError)
@@ -104,7 +105,7 @@ def save_model(
         timm_options: Of a model of timm: what its `create_model` was given.
         img_size: Of a model of timm: height and width of its images.
     """
-    from ..heads.model import DenseModel
+    from ..heads.model import DenseModel  # here, as most models have no head of this kind
 
     path = Path(path)
     description: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": name, **dict.fromkeys(KINDS)}
@@ -133,7 +134,7 @@ def save_model(
         }
     else:
         raise TypeError(f"A {type(model).__name__} is not a model of Nearsight.")
-    description |= {"origin": dict(origin or {}), "trained": dict(trained) if trained else None}
+    description |= {"pooling": pooling_of(model), "origin": dict(origin or {}), "trained": dict(trained or {}) or None}
     tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
     write_whole(path.with_suffix(".json"), json.dumps(description, indent=1).encode())
     write_whole(path, save_tensors(tensors, {"format": "pt"}))
@@ -196,6 +197,7 @@ def rebuilds(model: nn.Module, name: str, options: Mapping[str, Any]) -> bool:
                 )
                 if (done := localized_of(model)) is not None:
                     twin = rebuild_localized(twin, done.as_json())
+                set_pooling(twin, pooling_of(model))
         except (TypeError, ValueError, RuntimeError, AssertionError):  # its makers refuse options in many ways
             continue
         return wanted == {key: tensor.shape for key, tensor in twin.state_dict().items()}
@@ -283,7 +285,7 @@ def load_timm(
     soften_stem(model, stride)
     if (localized := description["localized"]) is not None:
         model = rebuild_localized(model, localized)
-    return fill(model, tensors, path).eval()
+    return fill(set_pooling(model, description["pooling"]), tensors, path).eval()
 
 
 def load_own(
@@ -300,6 +302,7 @@ def load_own(
     old_size, old_channels, old_classes = (description[key] for key in ("img_size", "in_chans", "num_classes"))
     with torch.device("meta"):
         old = Backbone(spec, img_size=pair(old_size), in_chans=old_channels, num_classes=old_classes)
+        set_pooling(old, description["pooling"])
     settings = {key: options.pop(key) for key in OF_BACKBONE if key in options}
     features_only = options.pop("features_only", False)
     getting = {key: options.pop(key) for key in ("out_indices", "output_fmt") if key in options}
@@ -313,6 +316,7 @@ def load_own(
     model.pretrained_cfg = model.default_cfg = describe(spec, model.img_size, channels) | {"num_classes": classes}
     if (localized := description["localized"]) is not None:
         rebuild_localized(model, localized)
+    set_pooling(model, description["pooling"])
     if norms is not None:
         pyramid = FeaturePyramid(model, {int(index): kind for index, kind in norms.items()})
         FeaturePyramid(old)
@@ -421,6 +425,8 @@ def check_description(file: Path, about: Mapping[str, Any]) -> None:
             refuse("img_size", f"sides go up to {LARGEST} pixels")
     if not isinstance(about.get("name"), str) and (kinds[0] == "timm" or about.get("name") is not None):
         refuse("name", "a name is a text")
+    if about.get("pooling") not in (None, *POOLINGS):
+        refuse("pooling", f"there are {', '.join(POOLINGS)}")
     for key in ("origin", "trained", "localized", "output_norms"):
         if about.get(key) is not None and not isinstance(about[key], dict):
             refuse(key, "it holds names and values")

@@ -59,7 +59,7 @@ def explain(
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file; give the name of a folder.")
     methods = check_methods(method or (), SCORED if score else [*METHODS, OVER_MANY])
-    pixels = [parse_pixel(text) for text in at or ()]
+    places = [parse_pixel(text) for text in at or ()]
     predictor = load_module(source, seed)
     if not predictor.learned:
         print(
@@ -76,7 +76,7 @@ def explain(
         method=methods or "rollout",
         layer=layer,
         head=head,
-        at=pixels,
+        at=places,
         classes=classes or (),
         beside=beside or (),
         fusion=fusion,  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ COSTS = (
 
 
 @dataclass(frozen=True)
-class PublishedRow:
+class Row:
     """A line of a table, or a figure of the text.
 
     Attributes:
@@ -61,18 +61,16 @@ class PublishedRow:
 
 
 @cache
-def published_rows() -> tuple[PublishedRow, ...]:
+def published_rows() -> tuple[Row, ...]:
     """All rows, in the order of the papers."""
     records = json.loads(files(__package__).joinpath("published.json").read_text(encoding="utf-8"))
     return tuple(
-        PublishedRow(
-            number, r["paper"], r["table"], r["row"], r["own"], r["setting"], r["printed"], r.get("anomaly", "")
-        )
+        Row(number, r["paper"], r["table"], r["row"], r["own"], r["setting"], r["printed"], r.get("anomaly", ""))
         for number, r in enumerate(records, 1)
     )
 
 
-def rows_of(paper: str | None) -> tuple[PublishedRow, ...]:
+def rows_of(paper: str | None) -> tuple[Row, ...]:
     """The rows of one paper, or all of them for None."""
     if paper is not None and paper not in PAPERS:
         raise ValueError(f"There is no paper {paper!r} here; choose one of {', '.join(PAPERS)}, or none for all five.")

@@ -233,6 +233,7 @@ class Task(ABC):
     metric: Metric
     batch: int  # images at a time, unless asked otherwise
     files: tuple[str, ...]  # names of what `report_files` gives
+    is_linear: bool = False  # whether a row of numbers for each image is all that a model says, as of classes
     postprocessing: str = "classes"  # of `runs.postprocess`, for models that say nothing else of their outputs
     settings: tuple[str, ...] = ()  # names of what `Metrics.settings` gives
     follows_content: bool = (
@@ -287,6 +288,19 @@ class Task(ABC):
 
         Validation, evaluation, prediction and comparison all use this; the model is in evaluation mode.
         """
+
+    def interpret(
+        self, logits: Tensor, names: Sequence[str], originals: Sequence[Sequence[int]], classes: Sequence[str]
+    ) -> list[Any]:
+        """Predictions from the logits of images `[B, C]`, for tasks that are `is_linear`.
+
+        Args:
+            logits: What the model says of each image.
+            names: Of the images.
+            originals: Height and width of the images as they were read.
+            classes: Names of the classes.
+        """
+        raise NotImplementedError(f"Of a model that was trained to {self.name} there are no logits of whole images.")
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Probabilities of classes, of logits `[B, C]` or `[B, C, H, W]`; here of classes that exclude each other."""

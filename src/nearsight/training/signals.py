@@ -62,12 +62,23 @@ FEW_BAD = 3  # unreadable images that end no run, however small the data, unless
 
 def note_bad(session: "Session", bad: dict[str, str]) -> None:
     """Count unreadable images; more than the recipe allows end the run."""
-    found, allowed = session.progress.bad, session.recipe.data.max_bad
-    found |= bad
-    if bad and len(found) > max(allowed * session.images, FEW_BAD if allowed else 0):
+    session.progress.bad |= bad
+    refuse_many_bad(session.progress.bad, bad, session.images, session.recipe.data.max_bad)
+
+
+def refuse_many_bad(found: dict[str, str], bad: dict[str, str], images: int, allowed: float) -> None:
+    """End a run with more unreadable images than the recipe allows.
+
+    Args:
+        found: All of them so far.
+        bad: The newest.
+        images: Number of all images.
+        allowed: Fraction of them that may be unreadable.
+    """
+    if bad and len(found) > max(allowed * images, FEW_BAD if allowed else 0):
         name, reason = next(iter(bad.items()))
         raise ValueError(
-            f"{len(found)} of {session.images} images can't be read, more than {allowed:.0%} (such as {name}: "
+            f"{len(found)} of {images} images can't be read, more than {allowed:.0%} (such as {name}: "
             f"{reason}); `nearsight data check DATA --fix-list FILE` names them, --set data.max_bad=SHARE allows more."
         )
 

@@ -47,12 +47,12 @@ def draw_curves(records: Sequence[dict[str, Any]], best: int, metric: str) -> "F
     for text in loss.legend(frameon=False).get_texts():
         write(text, SMALL)
 
-    fractions = [100 * record["val_score"] for record in epochs]
+    shares = [100 * record["val_score"] for record in epochs]
     tidy(score, title=f"Validation {metric}", x="epoch")
-    score.plot(numbers, fractions, color=COLOURS[2], **look)
+    score.plot(numbers, shares, color=COLOURS[2], **look)
     if len(epochs) == 1:
         score.set_ylim(0, 100)
-    mark_best(score, best, fractions[numbers.index(best)])
+    mark_best(score, best, shares[numbers.index(best)])
     score.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
 
     tidy(rate, title="Learning rate", x="epoch")
@@ -66,10 +66,29 @@ def draw_curves(records: Sequence[dict[str, Any]], best: int, metric: str) -> "F
     return picture
 
 
-def mark_best(axes: "Axes", epoch: int, fraction: float) -> None:
+def draw_strengths(record: dict[str, Any]) -> "Figure":
+    """How many held-out training images a regression on frozen features tells right, by pooling and weight decay."""
+    picture = figure(6.4, 3.4)
+    axes = picture.subplots()
+    tidy(axes, title="Cross-validation of the frozen features", x="weight decay", y="told right")
+    for number, pooling in enumerate(dict.fromkeys(one[0] for one in record["tried"])):
+        chosen = [(strength, 100 * score) for name, strength, score in record["tried"] if name == pooling]
+        axes.plot(
+            *zip(*chosen, strict=True), color=COLOURS[number], marker="o", markersize=3.5, label=pooling or "pooled"
+        )
+    best = record["strength"], 100 * record["cv_score"]
+    axes.plot(*best, "o", color=COLOURS[1], markersize=8, zorder=5, fillstyle="none", markeredgewidth=2)
+    axes.set_xscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+    for text in axes.legend(frameon=False).get_texts():
+        write(text, SMALL)
+    return picture
+
+
+def mark_best(axes: "Axes", epoch: int, share: float) -> None:
     """Mark the best epoch, and write its score where a rising curve leaves room."""
-    axes.plot([epoch], [fraction], "o", color=COLOURS[1], markersize=7, zorder=5, clip_on=False)
-    text = axes.text(0.97, 0.05, f"best: {fraction:.1f} % after epoch {epoch}", transform=axes.transAxes, ha="right")
+    axes.plot([epoch], [share], "o", color=COLOURS[1], markersize=7, zorder=5, clip_on=False)
+    text = axes.text(0.97, 0.05, f"best: {share:.1f} % after epoch {epoch}", transform=axes.transAxes, ha="right")
     write(text, SMALL, COLOURS[1], weight="bold")
 
 
@@ -100,7 +119,9 @@ def write_summary(folder: str | Path) -> None:
     outcome = run.outcome()
     if outcome is None:
         raise ValueError(f"{run.folder} is not finished; go on with `{run.resume_command}`.")
-    write_whole(run.folder / "curves.png", to_png(draw_curves(run.records(), outcome.epoch, outcome.metric)))
+    records = run.records()
+    picture = draw_strengths(records[0]) if outcome.epochs == 0 else draw_curves(records, outcome.epoch, outcome.metric)
+    write_whole(run.folder / "curves.png", to_png(picture))
     write_whole(run.folder / "summary.md", summarise(run, outcome).encode(errors="surrogateescape"))
 
 
@@ -228,12 +249,12 @@ def time_lines(outcome: Outcome, machine: dict[str, Any]) -> dict[str, str]:
 
 def next_text(folder: Path) -> str:
     """What to type next."""
-    run = shlex.quote(str(folder))
+    place = shlex.quote(str(folder))
     return f"""## Next
 
 ```sh
-nearsight eval {run}                # accuracy with intervals, confusions, worst mistakes
-nearsight predict {run} image.jpg   # what is in an image
+nearsight eval {place}                # accuracy with intervals, confusions, worst mistakes
+nearsight predict {place} image.jpg   # what is in an image
 ```
 
 In Python, `nearsight.load({str(folder)!r})` opens the model."""
@@ -256,6 +277,6 @@ def some(names: list[str], most: int = 12) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def percent(fraction: float) -> str:
-    """A fraction for people."""
-    return f"{100 * fraction:.1f} %"
+def percent(share: float) -> str:
+    """A share for people."""
+    return f"{100 * share:.1f} %"

@@ -21,7 +21,7 @@ from .measure import box as size_of
 from .open import stir
 
 Marks = tuple[bool, bool, bool, bool, bool, bool]
-Follow = Callable[[list["TableRow"], str], Iterable["TableRow"]]
+Follow = Callable[[list["Row"], str], Iterable["Row"]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class TableRow:
+class Row:
     """A layer of the tables.
 
     Attributes:
@@ -54,10 +54,10 @@ class TableRow:
 
 
 @dataclass(frozen=True)
-class TableVerdict:
+class Verdict:
     """A layer, what the paper prints about it and what was measured."""
 
-    row: TableRow
+    row: Row
     found: Findings
 
     @property
@@ -137,42 +137,41 @@ def depthwise(dynamics: Literal["static", "homogeneous", "inhomogeneous"]) -> Ca
 
 # fmt: off
 ROWS = [
-    TableRow("Local MLP", "LocalMlp", marks("x.x.x."), True,
+    Row("Local MLP", "LocalMlp", marks("x.x.x."), True,
         of_mixer(lambda s: LocalMlp(heads=s.heads, window=s.window), "Local MLP")),
-    TableRow("Local attention", "Window", marks("x.x.xx"), True,
+    Row("Local attention", "Window", marks("x.x.xx"), True,
         of_mixer(lambda s: Window(heads=s.heads, window=s.window), "Local attention")),
-    TableRow("DW-Conv.", 'DepthWise(dynamics="static")', marks("x.xx.."), True,
-        of_mixer(depthwise("static"), "DW-Conv.")),
-    TableRow("D-DW-Conv.", 'DepthWise(dynamics="homogeneous")', marks("x.xx.x"), True,
+    Row("DW-Conv.", 'DepthWise(dynamics="static")', marks("x.xx.."), True, of_mixer(depthwise("static"), "DW-Conv.")),
+    Row("D-DW-Conv.", 'DepthWise(dynamics="homogeneous")', marks("x.xx.x"), True,
         of_mixer(depthwise("homogeneous"), "D-DW-Conv.")),
-    TableRow("Conv.", "torch.nn.Conv2d", marks("x..x.."), False,
+    Row("Conv.", "torch.nn.Conv2d", marks("x..x.."), False,
         of_torch(lambda s: nn.Conv2d(s.channels, s.channels, s.window, padding=s.window // 2), "Conv.")),
-    TableRow("MLP", "torch.nn.Linear on all neurons", marks("......"), False, of_torch(fully_connected, "MLP")),
-    TableRow("Attention", "Global", marks("..x.xx"), False, of_mixer(lambda s: Global(heads=s.heads), "Attention")),
-    TableRow("Spatial-mixing MLP", "timm's MixerBlock.mlp_tokens", marks("..x.x."), False, spatial_mixing),
-    TableRow("1×1 Conv.", "torch.nn.Conv2d", marks(".x.x.."), False,
+    Row("MLP", "torch.nn.Linear on all neurons", marks("......"), False, of_torch(fully_connected, "MLP")),
+    Row("Attention", "Global", marks("..x.xx"), False, of_mixer(lambda s: Global(heads=s.heads), "Attention")),
+    Row("Spatial-mixing MLP", "timm's MixerBlock.mlp_tokens", marks("..x.x."), False, spatial_mixing),
+    Row("1×1 Conv.", "torch.nn.Conv2d", marks(".x.x.."), False,
         of_torch(lambda s: nn.Conv2d(s.channels, s.channels, 1), "1×1 Conv.")),
 ]
 OTHERS = [
-    TableRow("I-D-DW-Conv.", 'DepthWise(dynamics="inhomogeneous")', None, False,
+    Row("I-D-DW-Conv.", 'DepthWise(dynamics="inhomogeneous")', None, False,
         of_mixer(depthwise("inhomogeneous"), "I-D-DW-Conv.")),
-    TableRow("Sliding attention", "Sliding", None, False,
+    Row("Sliding attention", "Sliding", None, False,
         of_mixer(lambda s: Sliding(heads=s.heads, window=s.window), "Sliding attention")),
-    TableRow("Shifted windows", "Window(shifted=True)", None, False,
+    Row("Shifted windows", "Window(shifted=True)", None, False,
         of_mixer(lambda s: Window(heads=s.heads, window=s.window, shifted=True), "Shifted windows")),
-    TableRow("Local MLP, windows share", "LocalMlp(share_positions=True)", None, False,
+    Row("Local MLP, windows share", "LocalMlp(share_positions=True)", None, False,
         of_mixer(lambda s: LocalMlp(heads=s.heads, window=s.window, share_positions=True), "Local MLP, windows share")),
-    TableRow("Spatial reduction (PVT)", "SpatialReduction", None, False,
+    Row("Spatial reduction (PVT)", "SpatialReduction", None, False,
         of_mixer(lambda s: SpatialReduction(heads=s.heads, sr_ratio=s.window), "Spatial reduction (PVT)")),
-    TableRow("Gather, broadcast (LightViT)", "GatherBroadcast", None, False,
+    Row("Gather, broadcast (LightViT)", "GatherBroadcast", None, False,
         of_mixer(lambda s: GatherBroadcast(heads=s.heads, window=s.window), "Gather, broadcast (LightViT)", aux=2)),
 ]
 # fmt: on
 
 
 def measure_rows(
-    rows: list[TableRow], size: Size | None = None, seed: int = 0, follow: Follow | None = None
-) -> list[TableVerdict]:
+    rows: list[Row], size: Size | None = None, seed: int = 0, follow: Follow | None = None
+) -> list[Verdict]:
     """Probe the layers of a table.
 
     Args:
@@ -189,7 +188,7 @@ def measure_rows(
     verdicts = []
     for row in follow(rows, "Probing layers") if follow else rows:
         torch.manual_seed(seed)
-        verdicts.append(TableVerdict(row, probe(row.make(size or Size()), seed=seed)))
+        verdicts.append(Verdict(row, probe(row.make(size or Size()), seed=seed)))
     return verdicts
 
 
@@ -213,7 +212,7 @@ def findings_text(found: Findings) -> RenderableType:
     return Group(Text(found.name, style="bold"), table, Text())
 
 
-def verdicts_table(verdicts: Sequence[TableVerdict], title: str) -> RenderableType:
+def verdicts_table(verdicts: Sequence[Verdict], title: str) -> RenderableType:
     """The paper's table as measured, with what it prints where that is something else."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title=title, title_justify="left")
     table.add_column("layer", no_wrap=True, vertical="bottom")
@@ -227,7 +226,7 @@ def verdicts_table(verdicts: Sequence[TableVerdict], title: str) -> RenderableTy
     return table
 
 
-def mark(verdict: TableVerdict, column: str) -> Text:
+def mark(verdict: Verdict, column: str) -> Text:
     """One cell: what was measured."""
     found = verdict.found
     measured = dict(zip(COLUMNS, found.properties, strict=True))[column]
@@ -247,14 +246,14 @@ def shift_mark(found: Findings) -> Text:
     return Text("any" if found.shifts == (1, 1) else size_of(found.shifts))
 
 
-def agreement(verdict: TableVerdict) -> Text:
+def agreement(verdict: Verdict) -> Text:
     """Whether the paper says the same."""
     if verdict.row.printed is None:
         return Text("not listed", style="dim")
     return Text("differs", style="bold red") if verdict.differing else Text("agrees", style="green")
 
 
-def tables_text(printed: Sequence[TableVerdict], others: Sequence[TableVerdict]) -> RenderableType:
+def tables_text(printed: Sequence[Verdict], others: Sequence[Verdict]) -> RenderableType:
     """Tables 1 and 7 and what they leave out, with a summary in words."""
     first = [verdict for verdict in printed if verdict.row.in_table_1]
     agree = sum(not verdict.differing for verdict in printed)
@@ -276,7 +275,7 @@ def tables_text(printed: Sequence[TableVerdict], others: Sequence[TableVerdict])
     )
 
 
-def as_json(verdict: TableVerdict) -> dict[str, Any]:
+def as_json(verdict: Verdict) -> dict[str, Any]:
     """A layer of the tables for JSON."""
     printed = dict(zip(COLUMNS, verdict.row.printed, strict=True)) if verdict.row.printed else None
     return {

@@ -1,0 +1,449 @@
+"""Features of a backbone, kept on the disk, and what a frozen backbone's classifier is made of: a linear head.
+
+Extraction goes on where a kill stopped it. The head is a logistic regression whose strength, and whose pooling where
+the model has a class token, are chosen by cross-validation on the training images alone.
+"""
+
+import hashlib
+import io
+import json
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .atomic import write_whole
+from .data.loader import Batch
+from .data.samples import Split
+from .models.pooling import POOLINGS, has_poolings, pool_both_ways, set_pooling
+from .tasks.base import Built, Task
+
+BATCH = 32  # images at a time: more are no faster on a CPU
+CHUNK = 8 * BATCH  # images in a file; batches are the same wherever the work was taken up again
+FOLDS = 5
+MOST_FOR_FOLDS = 10_000  # images up to which each fold is left out once; of more, one fold is
+# Weight decay of the regression on features with a standard deviation of 1, from the strongest to the weakest.
+STRENGTHS = tuple(float(10**power) for power in np.arange(0.5, -4.01, -0.5))
+STEPS = 100  # of a regression at most; it starts from the solution for the strength before
+LARGE = 30_000_000  # products in a step of a regression from which on several threads pay
+NEIGHBOURS = (1, 5, 10, 20, 50)
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a backbone says of the images of a split.
+
+    Attributes:
+        values: `[n, P, C]`: the class token and the mean of the patches, or what the model pools itself (P = 1).
+        indices: Numbers of the images in their split `[n]`; unreadable ones are missing.
+        originals: Height and width of the images as they were read `[n, 2]`.
+        bad: Names of unreadable images, and why they are.
+        seconds: Time that it took to compute them.
+        spared: Part of this that a former call took.
+    """
+
+    values: NDArray[np.float32]
+    indices: NDArray[np.int64]
+    originals: NDArray[np.int64]
+    bad: dict[str, str]
+    seconds: float = 0.0
+    spared: float = 0.0
+
+
+def pool_features(model: nn.Module, images: Tensor) -> Tensor:
+    """Features `[B, P, C]` of images `[B, 3, H, W]` that are normalised already.
+
+    Example:
+        >>> import nearsight
+        >>> pool_features(nearsight.create_model("deit_nano"), torch.randn(2, 3, 32, 32)).shape
+        torch.Size([2, 2, 64])
+    """
+    backbone: Any = model
+    found = backbone.forward_features(images)
+    if has_poolings(model):
+        return pool_both_ways(found, backbone.num_prefix_tokens)
+    return backbone.forward_head(found, pre_logits=True).flatten(1)[:, None]
+
+
+def extract_features(
+    task: Task,
+    built: Built,
+    split: Split,
+    folder: str | Path,
+    *,
+    fingerprint: str = "",
+    batch: int = BATCH,
+    workers: int = 0,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int], None] = lambda done: None,
+    check: Callable[[], None] = lambda: None,
+) -> Features:
+    """Features of a split; those that a former call with the same arguments has written are taken from the disk.
+
+    Args:
+        task: Reads the images.
+        built: The model and how images are shown to it.
+        split: The images.
+        folder: Of the files; it is made if it does not exist.
+        fingerprint: Of the split: files that were written for another one are not taken.
+        batch: Images at a time.
+        workers: Processes that read images.
+        device: Where to compute.
+        progress: Is told how many more images are done.
+        check: Is called after each batch; it may raise to end the work, of which whole files are kept.
+    """
+    folder, model = Path(folder), built.model.to(device).eval()
+    about = {"fingerprint": fingerprint, "images": len(split), "chunk": CHUNK, "batch": batch}
+    about |= {"preprocessing": asdict(built.preprocessing), "model": built.name, "weights": hash_weights(model)}
+    keep_only_same(folder, json.loads(json.dumps(about)))
+    chunks, todo = {}, []
+    for start in range(0, len(split), CHUNK):
+        chunk = read_chunk(folder / f"{start:09d}.npz")
+        if chunk is None:
+            todo.append(start)
+        else:
+            chunks[start] = chunk
+            progress(min(CHUNK, len(split) - start))
+    spared = sum(chunk.seconds for chunk in chunks.values())
+    mark = time.monotonic()
+    for start, batches in by_chunk(task, built, split, todo, batch, workers):
+        values, parts = [], []
+        for group in batches:
+            if len(group.images):
+                with torch.no_grad():
+                    shown = built.preprocessing.normalise(group.images.to(device, non_blocking=True).float() / 255)
+                    values.append(pool_features(model, shown).float().cpu().numpy())
+            parts.append(group)
+            progress(len(group.images) + len(group.bad))
+            check()
+        chunks[start] = Features(
+            np.concatenate(values) if values else np.zeros((0, 1, 1), np.float32),
+            np.concatenate([group.indices.numpy() for group in parts]),
+            np.concatenate([group.originals.numpy() for group in parts]),
+            {name: reason for group in parts for name, reason in group.bad.items()},
+            time.monotonic() - mark,
+        )
+        mark = time.monotonic()
+        write_chunk(folder / f"{start:09d}.npz", chunks[start])
+    whole = [chunks[start] for start in sorted(chunks) if len(chunks[start].indices)]
+    bad = {name: reason for start in sorted(chunks) for name, reason in chunks[start].bad.items()}
+    if not whole:
+        raise ValueError("None of the images can be read; run `nearsight data check` on the data.")
+    return Features(
+        np.concatenate([chunk.values for chunk in whole]),
+        np.concatenate([chunk.indices for chunk in whole]),
+        np.concatenate([chunk.originals for chunk in whole]),
+        bad,
+        sum(chunk.seconds for chunk in chunks.values()),
+        spared,
+    )
+
+
+def by_chunk(
+    task: Task, built: Built, split: Split, starts: Sequence[int], batch: int, workers: int
+) -> Iterator[tuple[int, Iterable[Batch]]]:
+    """The batches of each chunk that is to be done; neighbouring chunks come from one loader, so that none waits."""
+    for first, last in neighbours(starts):
+        stop = min(last + CHUNK, len(split))
+        batches = iter(task.eval_loader(split, built.preprocessing, batch, workers, range(first, stop)))
+        for start in range(first, stop, CHUNK):
+            count = -(-(min(start + CHUNK, stop) - start) // batch)
+            yield start, (next(batches) for _ in range(count))
+
+
+def neighbours(starts: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of chunks that follow each other.
+
+    Example:
+        >>> neighbours([0, CHUNK, 4 * CHUNK]) == [(0, CHUNK), (4 * CHUNK, 4 * CHUNK)]
+        True
+    """
+    found: list[tuple[int, int]] = []
+    for start in starts:
+        if found and found[-1][1] + CHUNK == start:
+            found[-1] = (found[-1][0], start)
+        else:
+            found.append((start, start))
+    return found
+
+
+def hash_weights(model: nn.Module) -> str:
+    """SHA-256 of all tensors of a model but its head, which features don't depend on."""
+    digest, head = hashlib.sha256(), {id(tensor) for tensor in classifier(model).parameters()}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in head:
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().float().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def keep_only_same(folder: Path, about: dict[str, Any]) -> None:
+    """Remove what was written for another model, other images or another preprocessing."""
+    note = folder / "features.json"
+    try:
+        same = json.loads(note.read_text(encoding="utf-8")) == about
+    except (OSError, ValueError):
+        same = False
+    if not same:
+        for file in folder.glob("*.npz"):
+            file.unlink()
+        write_whole(note, json.dumps(about, indent=1).encode())
+
+
+def write_chunk(path: Path, chunk: Features) -> None:
+    """Write the features of some images; the file appears whole or not at all."""
+    file = io.BytesIO()
+    bad = np.array([*chunk.bad.items()] or np.zeros((0, 2)), dtype=np.str_)
+    arrays = {"values": chunk.values, "indices": chunk.indices, "originals": chunk.originals, "bad": bad}
+    np.savez(file, **arrays, seconds=np.array(chunk.seconds))  # type: ignore[arg-type]
+    write_whole(path, file.getvalue())
+
+
+def read_chunk(path: Path) -> Features | None:
+    """What `write_chunk` wrote; None where there is nothing, or something that was cut off or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            values, indices, originals = (held[name] for name in ("values", "indices", "originals"))
+            bad = {str(name): str(reason) for name, reason in held["bad"]}
+            seconds = float(held["seconds"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    fits = values.ndim == 3 and len(values) == len(indices) == len(originals) and values.dtype == np.float32
+    return Features(values, indices, originals, bad, seconds) if fits else None
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """A linear classifier of features, and how it was chosen.
+
+    Attributes:
+        weight: `[K, D]`.
+        bias: `[K]`.
+        pooling: What of the features it takes: `token`, `mean`, `both`, or None where there is no choice.
+        strength: Weight decay.
+        score: Fraction of the held-out training images (or labels) that were told right.
+        tried: Score of each pooling and strength that was tried.
+        neighbours: How many nearest neighbours told most held-out training images right.
+        neighbours_score: Fraction of them.
+    """
+
+    weight: NDArray[np.float64]
+    bias: NDArray[np.float64]
+    pooling: str | None
+    strength: float
+    score: float
+    tried: tuple[tuple[str | None, float, float], ...]
+    neighbours: int
+    neighbours_score: float
+
+    def logits(self, values: NDArray[np.float32]) -> Tensor:
+        """Logits `[n, K]` of features `[n, P, C]`."""
+        flat = pick(values, self.pooling).astype(np.float64)
+        return torch.from_numpy(flat @ self.weight.T + self.bias)
+
+
+def fit_head(
+    values: NDArray[np.float32],
+    targets: NDArray[np.integer[Any]],
+    classes: int,
+    *,
+    weight: NDArray[np.float64] | None = None,
+    seed: int = 0,
+    progress: Callable[[], None] = lambda: None,
+) -> LinearHead:
+    """Fit a logistic regression to features, with pooling and strength chosen by cross-validation.
+
+    Args:
+        values: Features `[n, P, C]`.
+        targets: Class numbers `[n]`, or which of several labels each image has `[n, K]`.
+        classes: Number of classes.
+        weight: Weight of each image in the loss `[n]`; None for equal ones.
+        seed: Of the division into folds.
+        progress: Is called after each fit.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> labels = rng.integers(0, 3, 90)
+        >>> values = (np.eye(3)[labels][:, None] + 0.1 * rng.normal(size=(90, 1, 3))).astype(np.float32)
+        >>> head = fit_head(values, labels, 3)
+        >>> head.score, bool((head.logits(values).argmax(1).numpy() == labels).all())
+        (1.0, True)
+    """
+    threads = torch.get_num_threads()
+    alone = values.size * classes < LARGE  # threads would wait for each other longer than they compute
+    try:
+        torch.set_num_threads(1 if alone else threads)
+        with threadpool_limits(1 if alone else None):  # of SciPy's steps
+            return choose_head(values, targets, classes, weight, seed, progress)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def choose_head(
+    values: NDArray[np.float32],
+    targets: NDArray[np.integer[Any]],
+    classes: int,
+    weight: NDArray[np.float64] | None,
+    seed: int,
+    progress: Callable[[], None],
+) -> LinearHead:
+    """What `fit_head` does, in as many threads as pay."""
+    labels = np.eye(classes)[targets] if targets.ndim == 1 else np.asarray(targets, dtype=np.float64)
+    exclusive = targets.ndim == 1
+    weight = np.ones(len(values)) if weight is None else weight
+    folds = divide(targets if exclusive else None, len(values), seed)
+    held_out = [0] if len(values) > MOST_FOR_FOLDS else sorted(set(folds.tolist()))
+    tried: list[tuple[str | None, float, float]] = []
+    for pooling in POOLINGS if values.shape[1] == 2 else (None,):
+        flat = pick(values, pooling).astype(np.float64)
+        scores: list[float] = []
+        starts: dict[int, NDArray[np.float64]] = {}
+        for strength in STRENGTHS:
+            right = 0.0
+            for fold in held_out:
+                learn, test = folds != fold, folds == fold
+                mean, scale = flat[learn].mean(0), flat[learn].std(0) + 1e-6
+                known, asked = (flat[learn] - mean) / scale, (flat[test] - mean) / scale
+                found = regress(known, labels[learn], weight[learn], strength, exclusive, starts.get(fold))
+                right += rate(asked @ found[:-1] + found[-1], labels[test], exclusive) * len(asked)
+                starts[fold] = found
+                progress()
+            scores.append(right / np.isin(folds, held_out).sum())
+            tried.append((pooling, strength, scores[-1]))
+            if len(scores) > 3 and max(scores[-2:]) < max(scores):  # weaker ones only fit the training images better
+                break
+    best = max(tried, key=lambda one: (one[2], one[1]))  # of equals the strongest, whose numbers are smallest
+    pooling, strength, score = best
+    flat = pick(values, pooling).astype(np.float64)
+    mean, scale = flat.mean(0), flat.std(0) + 1e-6
+    found = regress((flat - mean) / scale, labels, weight, strength, exclusive)
+    slope = (found[:-1] / scale[:, None]).T
+    by_neighbours = [(count, nearest(flat, labels, folds, held_out, count, exclusive)) for count in NEIGHBOURS]
+    neighbours, neighbours_score = max(by_neighbours, key=lambda one: one[1])
+    return LinearHead(
+        slope, found[-1] - slope @ mean, pooling, strength, score, tuple(tried), neighbours, neighbours_score
+    )
+
+
+def pick(values: NDArray[np.float32], pooling: str | None) -> NDArray[np.float32]:
+    """The features `[n, D]` of a pooling."""
+    return values.reshape(len(values), -1) if pooling in (None, "both") else values[:, POOLINGS.index(pooling)]
+
+
+def divide(labels: NDArray[np.integer[Any]] | None, count: int, seed: int) -> NDArray[np.int64]:
+    """A fold for each image `[n]`, of each class in turn where there are classes."""
+    generator = np.random.default_rng(seed)
+    folds, order = np.zeros(count, dtype=np.int64), generator.permutation(count)
+    if labels is not None:
+        order = order[np.argsort(labels[order], kind="stable")]
+    folds[order] = np.arange(count) % min(FOLDS, count)
+    return folds
+
+
+def regress(
+    features: NDArray[np.float64],
+    labels: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    strength: float,
+    exclusive: bool,
+    start: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
+    """Slopes and, in the last row, biases `[D + 1, K]`: least mean loss plus `strength / 2` of the slopes' squares.
+
+    scikit-learn has the same for one label an image; this takes several labels at once, too, and starts from the
+    solution for another strength.
+
+    Args:
+        features: `[n, D]`.
+        labels: 0 or 1 `[n, K]`.
+        weight: Of each image `[n]`.
+        strength: Weight decay; biases have none.
+        exclusive: Whether each image has one label (softmax), or any number of them (sigmoids).
+        start: Where to begin.
+    """
+    inputs = torch.from_numpy(features)
+    wanted = torch.from_numpy(labels)
+    weights = torch.from_numpy(weight / weight.sum())
+    shape = (features.shape[1] + 1, labels.shape[1])
+
+    def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        both = torch.from_numpy(flat).view(shape)
+        logits = torch.addmm(both[-1], inputs, both[:-1])
+        if exclusive:
+            each = -(wanted * logits.log_softmax(1)).sum(1)
+            error = logits.softmax(1) - wanted
+        else:
+            each = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(1)
+            error = logits.sigmoid() - wanted
+        error = error * weights[:, None]
+        gradient = torch.cat((inputs.T @ error + strength * both[:-1], error.sum(0, keepdim=True)))
+        value = weights @ each + strength / 2 * both[:-1].square().sum()
+        return float(value), gradient.flatten().numpy()
+
+    first = np.zeros(shape) if start is None else start
+    options = {"maxiter": STEPS, "gtol": 1e-5, "ftol": 1e-7}
+    return minimize(loss, first.ravel(), jac=True, method="L-BFGS-B", options=options).x.reshape(shape)
+
+
+def rate(logits: NDArray[np.float64], labels: NDArray[np.float64], exclusive: bool) -> float:
+    """Fraction of images whose class, or of labels whose presence, is told right."""
+    if exclusive:
+        return float((logits.argmax(1) == labels.argmax(1)).mean())
+    return float(((logits > 0) == (labels > 0.5)).mean())
+
+
+def nearest(
+    flat: NDArray[np.float64],
+    labels: NDArray[np.float64],
+    folds: NDArray[np.int64],
+    held_out: Sequence[int],
+    count: int,
+    exclusive: bool,
+) -> float:
+    """Fraction of the held-out images that their nearest neighbours (by cosine) among the others tell right."""
+    unit = F.normalize(torch.from_numpy(flat).float(), dim=1)
+    wanted = torch.from_numpy(labels).float()
+    right = []
+    for fold in held_out:
+        learn = torch.from_numpy(np.flatnonzero(folds != fold))
+        for test in torch.from_numpy(np.flatnonzero(folds == fold)).split(1024):
+            near = (unit[test] @ unit[learn].T).topk(min(count, len(learn)), dim=1).indices
+            votes = wanted[learn[near]].mean(1)
+            known = wanted[test]
+            told = votes.argmax(1) == known.argmax(1) if exclusive else ((votes > 0.5) == (known > 0.5)).float().mean(1)
+            right.append(told.float())
+    return float(torch.cat(right).mean())
+
+
+def classifier(model: nn.Module) -> nn.Module:
+    """The layer that classifies; of a model with a second head for a teacher both."""
+    found = model.get_classifier()  # type: ignore[operator]
+    return nn.ModuleList(found) if isinstance(found, tuple) else found
+
+
+def use_head(model: nn.Module, head: LinearHead) -> nn.Module:
+    """Give a model the head that was fitted to its features, in its pooling; the model is changed and returned.
+
+    Raises:
+        ValueError: The model classifies by something else than a linear layer.
+    """
+    set_pooling(model, head.pooling)
+    found = classifier(model)
+    for layer in found if isinstance(found, nn.ModuleList) else [found]:
+        if not isinstance(layer, nn.Linear | nn.Conv2d) or layer.weight[0].numel() != head.weight.shape[1]:
+            raise ValueError(f"The head of this {type(model).__name__} is no linear layer that could be fitted alone.")
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(head.weight).view_as(layer.weight))
+            if layer.bias is not None:
+                layer.bias.copy_(torch.from_numpy(head.bias))
+    return model
