@@ -41,6 +41,26 @@ LINES: list[tuple[str, ...]] = [
             "model.localize={ffn: x}",
         )
     ),
+    ("distill", "", "digits", "-o", "out"),
+    ("distill", "/dev/null", "digits", "-o", "out"),
+    ("distill", "no_such_run", "digits", "-o", "out"),
+    ("distill", "resnet18", "", "-o", "out"),
+    *(
+        ("distill", "resnet18", "digits", "-o", "out", option, value)
+        for option, value in (
+            ("--temperature", "0"),
+            ("--temperature", "nan"),
+            ("--weight", "2"),
+            ("--features", "-1"),
+            ("--views", "-1"),
+            ("--views", "9" * 30),
+            ("--kind", "x"),
+            ("--task", "x"),
+            ("--unlabelled", "/dev/null"),
+            ("--unlabelled", ""),
+            ("--into", ""),
+        )
+    ),
     ("compare", "digits", "--models", "", "--epochs", "1", "-o", "out"),
     ("compare", "digits", "--models", "deit_nano", "--seeds", "5,5", "--epochs", "1", "-o", "out"),
     ("compare", "digits", "--models", "deit_nano", "--seeds", "-1", "--epochs", "1", "-o", "out"),

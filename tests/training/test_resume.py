@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from nearsight.config.recipe import ModelChoice
+from nearsight.runs.predictor import save_trained
 from nearsight.runs.run import Run
+from nearsight.tasks.build import build
 from nearsight.training import loop, resume_training, run_training
 from nearsight.training.signals import Interrupted
 
@@ -287,6 +290,32 @@ DRILLED = {
     "lit_nano": {"model__patch_size": 2, "optimizer__kind": "lamb", "accumulate": 2},
     "resnet18": {"model__patch_size": None, "optimizer__kind": "sgd", "optimizer__lr": 0.05},
 }
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(1800)
+def test_kills_leave_no_trace_in_what_a_teacher_said_and_what_was_learnt_of_it(
+    flags: Callable[..., list[str]], command: Callable[..., Any], state_of: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    built = build(ModelChoice(name="resnet10t", img_size=32), classes=10)
+    digits = tuple(map(str, range(10)))
+    teacher = save_trained(built, "classify", digits, tmp_path / "teacher" / "model.safetensors").parent
+    distill = {"teacher": str(teacher), "kind": "soft", "temperature": 2, "views": 3, "features": 0.5}
+    settings = flags(
+        model__img_size=16,
+        epochs=6,
+        batch=32,
+        data__limit=256,
+        saving__every=0.01,
+        augment__mixup=0.5,
+        distill=distill,
+    )
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    code, _, err = wait_for(command("digits", *settings, "--out", str(whole)))
+    assert code == 0, err
+    elapsed = json.loads((whole / "outcome.json").read_text())["elapsed"]
+    assert killed_at_random(lambda: command("digits", *settings, "--out", str(killed)), killed, 4, elapsed / 3) >= 3
+    assert state_of(whole) == state_of(killed)
 
 
 @pytest.mark.drill

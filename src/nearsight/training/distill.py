@@ -15,7 +15,8 @@ from ..timing import check_threads
 from .loop import run_training
 from .train import default_folder, refuse_nothing, use_threads
 
-# Chosen on validation images; docs/results/pretrained.md has the numbers.
+# A teacher that has seen the labels itself is right about most of them and says more than they do, so it has most of
+# the weight. Four views cost as much of a teacher as four passes over the images.
 TEMPERATURE, WEIGHT, VIEWS = 2.0, 0.9, 4
 
 

@@ -230,7 +230,8 @@ def keep_predictions(session: "Session", split: Split, flag: StopFlag, display: 
             f"The teacher predicts {left:,} views ({views} of each of {len(split):,} images) in about "
             f"{duration(seconds)}; they are kept in {teacher.folder}."
         )
-    mine = todo[accelerator.process_index :: accelerator.num_processes]
+    shares = chunks[accelerator.process_index :: accelerator.num_processes]  # however far the others are by now
+    mine = [chunk for chunk in shares if chunk in todo]
     for done, (view, first) in enumerate(mine, start=1):
         opinions = []
         for batch in view_batches(session, split, view, range(first, min(first + CHUNK, len(split)))):
