@@ -182,13 +182,13 @@ def at_hand(model: str | None = None) -> Iterator[Found]:
     """Files of weights of a model, or of any host, in the order in which they are taken."""
     wanted = [split_name(host.name) for host in HOSTS] if model is None else wanted_names(model)
     for folder, source in weight_folders():
-        listed = list(in_folder(folder, source))
+        listed, taken = list(in_folder(folder, source)), list[Found]()
         for name, tag in wanted:
             same = [found for found in listed if found.model == name and fits(found.tag, tag, name)]
-            yield from sorted(same, key=lambda found: (found.tag != default_tag(name), found.tag or ""))
-        if model is None:
-            hosts = {name for name, _ in wanted}
-            yield from (found for found in listed if found.model not in hosts)
+            taken += sorted(same, key=lambda found: (found.tag != default_tag(name), found.tag or ""))
+        yield from taken
+        if model is None:  # what somebody put there is meant to be used
+            yield from (found for found in listed if found not in taken)
     for name, tag in wanted:
         yield from in_caches(name, tag)
 
@@ -471,7 +471,7 @@ def get_pretrained(
         raise ValueError(f"There are no pretrained weights of {name}; `nearsight weights` lists hosts to start from.")
     place = Path(folder) if folder is not None else weight_folders()[0][0]
     model, tag = split_name(full)
-    for found in in_folder(place, "download"):
+    for found in in_folder(place, "folder"):
         if (found.model, found.tag) == (model, tag):
             return found.measured()
     if is_offline():

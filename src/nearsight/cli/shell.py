@@ -26,6 +26,7 @@ from .models import models
 from .probe import probe
 from .reproduce import reproduce
 from .train import train
+from .weights import weights_app
 
 app = typer.Typer(
     name="nearsight",
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.add_typer(weights_app, name="weights")
 app.command()(train)
 app.command()(distill)
 app.command("eval")(evaluate)
