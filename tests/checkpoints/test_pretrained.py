@@ -5,6 +5,7 @@ import json
 import pickle
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import huggingface_hub
@@ -28,9 +29,11 @@ from nearsight.checkpoints.pretrained import (
     permits_commercial_use,
     split_name,
 )
+from nearsight.config.files import load_recipe
 from nearsight.config.recipe import ModelChoice
 from nearsight.models import MODELS
 from nearsight.tasks.build import build
+from nearsight.tasks.dense import build_dense
 from tests.checkpoints.weight_server import Hub
 
 NAME = "test_vit.r160_in1k"  # timm's smallest, made for tests
@@ -214,6 +217,14 @@ def test_a_later_try_takes_what_an_earlier_one_left(folder: Path, hub: Hub) -> N
     assert hub.asked[-1][2] == f"bytes={len(hub.content) // 2}-"
 
 
+def test_processes_that_want_the_same_file_fetch_it_once(folder: Path, hub: Hub) -> None:
+    hub.answer = hub.send_slowly
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(get_pretrained, [NAME, "test_vit"]))
+    assert [one.sha256 for one in both] == [hub.announced] * 2
+    assert [path for method, path, _ in hub.asked if method == "GET"].count("/storage") == 1
+
+
 def test_a_server_that_can_not_go_on_in_the_middle_starts_over(folder: Path, hub: Hub) -> None:
     def forgetful(handler: object, first: int) -> bool:
         return hub.break_off(handler, 0) if first == 0 and len(hub.asked) < 4 else hub.send_slowly(handler, 0, 1, 0)  # type: ignore[arg-type]
@@ -254,6 +265,20 @@ def test_who_is_not_there_is_told(folder: Path, hub: Hub) -> None:
     hub.close()
     with pytest.raises(ValueError, match=f"{NAME} can't be downloaded from 127.0.0.1.*refused"):
         get_pretrained(NAME)
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_resnet"])
+def test_the_backbone_of_a_segmenter_takes_them_too(name: str, folder: Path) -> None:
+    torch.manual_seed(0)
+    host = timm.create_model(name)
+    save_file(host.state_dict(), folder / f"{name}.safetensors")
+    choice = {"name": f"timm/{name}", "head": "linear", "weights": "auto", "img_size": 64}
+    recipe = load_recipe("small-segment", {f"model.{key}": value for key, value in choice.items()})
+    recipe = recipe.model_copy(update={"scene": recipe.scene.model_copy(update={"shorter": 64})})
+    own = build_dense(recipe, classes=3, masks=False).model.state_dict()
+    first = "patch_embed.proj.weight" if name == "test_vit" else "conv1.0.weight"
+    (held,) = (tensor for key, tensor in own.items() if key.endswith(first))
+    assert torch.equal(held, host.state_dict()[first])
 
 
 class Harmful:

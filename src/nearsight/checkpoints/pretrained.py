@@ -20,7 +20,7 @@ from typing import Any, Literal
 import huggingface_hub
 import timm
 import torch
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from timm.models import get_arch_pretrained_cfgs
 
 from ..atomic import write_whole
@@ -471,31 +471,35 @@ def get_pretrained(
         raise ValueError(f"There are no pretrained weights of {name}; `nearsight weights` lists hosts to start from.")
     place = Path(folder) if folder is not None else weight_folders()[0][0]
     model, tag = split_name(full)
-    for found in in_folder(place, "folder"):
-        if (found.model, found.tag) == (model, tag):
-            return found.measured()
+
+    def there() -> Pretrained | None:
+        held = (found for found in in_folder(place, "folder") if (found.model, found.tag) == (model, tag))
+        found = next(held, None)
+        return found.measured() if found else None
+
+    if (found := there()) is not None:
+        return found
     if is_offline():
         raise ValueError(f"HF_HUB_OFFLINE forbids to download {full}; unset it, or get the file on another machine.")
     remote = look_up(full)
     file = place / f"{full}{remote.ending}"
     place.mkdir(parents=True, exist_ok=True)
     part = place / f".{file.name}.{remote.version}.part"
-    try:
-        with FileLock(place / f".{file.name}.lock", timeout=0):
-            fetch(remote, part, progress)
-            digest = sha256_of(part)
-            if not digest.startswith(remote.sha256):
-                part.unlink()
-                raise ValueError(
-                    f"{remote.url} gave other bytes than were announced (their hash is {digest[:12]}... instead of "
-                    f"{remote.sha256[:12]}...), and they were thrown away; try again, or ask who runs that server."
-                )
-            licence = licence_of(model, tag)
-            note = {"name": full, "licence": licence, "origin": remote.url, "sha256": digest}
-            write_whole(place / f"{full}.json", json.dumps(note, indent=1).encode())
-            part.replace(file)
-    except Timeout:
-        raise ValueError(f"Another process is downloading {file}; wait for it.") from None
+    with FileLock(place / f".{file.name}.lock"):  # others wait, and find the file
+        if (found := there()) is not None:
+            return found
+        fetch(remote, part, progress)
+        digest = sha256_of(part)
+        if not digest.startswith(remote.sha256):
+            part.unlink()
+            raise ValueError(
+                f"{remote.url} gave other bytes than were announced (their hash is {digest[:12]}... instead of "
+                f"{remote.sha256[:12]}...), and they were thrown away; try again, or ask who runs that server."
+            )
+        licence = licence_of(model, tag)
+        note = {"name": full, "licence": licence, "origin": remote.url, "sha256": digest}
+        write_whole(place / f"{full}.json", json.dumps(note, indent=1).encode())
+        part.replace(file)
     return Pretrained(model, tag, file, "download", licence, digest, file.stat().st_size)
 
 
