@@ -158,6 +158,15 @@ def zipped(folder: Path) -> Path:
     return folder / "data.zip"
 
 
+def zipped_classes(folder: Path) -> Path:
+    """Folders of classes inside an archive."""
+    inside = class_folder(folder / "inside")
+    with zipfile.ZipFile(folder / "data.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(inside.rglob("*.png")):
+            archive.write(path, path.relative_to(inside))
+    return folder / "data.zip"
+
+
 FORMATS: dict[str, Callable[[Path], Path]] = {
     "folder": class_folder,
     "table": table,
@@ -168,6 +177,7 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "masks": masks,
     "shards": shards,
     "zip": zipped,
+    "zipped classes": zipped_classes,
 }
 
 

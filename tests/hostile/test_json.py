@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from generator import ABSURD, edited, edits, picture
+from generator import ABSURD, edited, edits, picture, spoil
 
-from nearsight import train
+from nearsight import export, train
 
 Try = Callable[..., tuple[int, str, str]]
 
@@ -61,7 +61,69 @@ def test_an_edited_outcome_gets_a_sentence(attempt: Try, run: Path, tmp_path: Pa
     assert try_all(attempt, run, tmp_path / "copy", "outcome.json", words, 30) > 20
 
 
+def every_way(attempt: Try, run: Path, copy: Path, name: str, words: Callable[[Path], tuple[str, ...]]) -> None:
+    """Try every field with some absurd values, and say how many cases that were."""
+    print(f"{try_all(attempt, run, copy, name, words, 10**6)} cases of {name}")
+
+
 @pytest.mark.drill
+@pytest.mark.timeout(3600)
 def test_every_field_of_a_description_with_every_absurd_value(attempt: Try, run: Path, tmp_path: Path) -> None:
     image = str(run.parent / "image.png")
-    assert try_all(attempt, run, tmp_path / "copy", "model.json", lambda f: ("predict", str(f), image), 10**6) > 300
+    every_way(attempt, run, tmp_path / "copy", "model.json", lambda folder: ("predict", str(folder), image))
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["data.json", "environment.json"])
+def test_every_field_of_records_with_every_absurd_value(attempt: Try, run: Path, tmp_path: Path, name: str) -> None:
+    every_way(attempt, run, tmp_path / "copy", name, lambda folder: ("eval", str(folder), "--json"))
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was stopped behind its first epoch."""
+    folder = tmp_path_factory.mktemp("half") / "run"
+    train("digits", model="deit_nano", epochs=2, limit=40, batch=20, out=folder, quiet=True, keep=1)
+    for name in ("outcome.json", "summary.md", "predictions.npz", "model.safetensors", "model.json"):
+        (folder / name).unlink(missing_ok=True)
+    return folder
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(3600)
+def test_every_field_of_a_checkpoint_with_every_absurd_value(attempt: Try, half: Path, tmp_path: Path) -> None:
+    states = sorted((half / "checkpoints").glob("*/state.json"))
+    name = str(states[-1].relative_to(half))
+    words = lambda folder: ("train", "--resume", str(folder), "-q", "--cpu")  # noqa: E731
+    every_way(attempt, half, tmp_path / "copy", name, words)
+
+
+@pytest.fixture(scope="module")
+def bundle(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run as a bundle, beside the image."""
+    folder = tmp_path_factory.mktemp("bundles") / "bundle"
+    export(run, out=folder, format="onnx")
+    (folder.parent / "image.png").write_bytes(picture(0))
+    return folder
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(3600)
+def test_every_field_of_a_bundle_with_every_absurd_value(attempt: Try, bundle: Path, tmp_path: Path) -> None:
+    image = str(bundle.parent / "image.png")
+    every_way(attempt, bundle, tmp_path / "copy", "bundle.json", lambda folder: ("predict", str(folder), image))
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["model.safetensors", "model.json", "recipe.yaml", "data.json", "outcome.json"])
+def test_spoilt_files_of_a_run(attempt: Try, run: Path, tmp_path: Path, name: str) -> None:
+    image, copy = str(run.parent / "image.png"), tmp_path / "copy"
+    for seed in range(150):
+        shutil.copytree(run, copy)
+        (copy / name).write_bytes(spoil((run / name).read_bytes(), seed))
+        commands = [("predict", str(copy), image), ("eval", str(copy), "--json"), ("train", "--resume", str(copy))]
+        attempt(*commands[seed % 3], may_write=("out",))
+        shutil.rmtree(copy)
+    print(f"150 cases of {name}")

@@ -1,8 +1,15 @@
 """Options with absurd values: refused before any work."""
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from generator import picture, table
+from typer.main import get_command
+
+from nearsight import train
+from nearsight.cli.shell import app
 
 Try = Callable[..., tuple[int, str, str]]
 
@@ -101,3 +108,64 @@ LINES: list[tuple[str, ...]] = [
 def test_absurd_options_are_refused(attempt: Try, line: tuple[str, ...]) -> None:
     code, _, err = attempt(*line)
     assert code in (1, 2), (code, err)
+
+
+VALUES = (
+    *("", " ", "0", "-1", "1e99", "nan", "x", "9" * 30, "1.5", "/dev/null", "/dev/full", "no/such/place", "\udcff"),
+    *("[[[", "{}", "null", "1,2,,3", "=", "a=b=c", "../..", "~nobody", "\N{SNOWMAN}" * 300, "y" * 100_000),
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, an image, a table and weights that are none."""
+    folder = tmp_path_factory.mktemp("place")
+    train("digits", model="deit_nano", epochs=1, limit=40, batch=20, out=folder / "run", quiet=True)
+    (folder / "image.png").write_bytes(picture(0))
+    (folder / "weights.pth").write_bytes(b"none")
+    table(folder / "table")
+    return folder
+
+
+def lines(place: Path) -> dict[str, tuple[str, ...]]:
+    """Each command with what it needs; those that work for long are given what is not there."""
+    run, image = str(place / "run"), str(place / "image.png")
+    return {
+        "train": TRAIN,
+        "eval": ("eval", run),
+        "predict": ("predict", run, image),
+        "explain": ("explain", run, image, "--out", "out"),
+        "probe": ("probe", "depthwise"),
+        "export": ("export", str(place / "weights.pth"), "--out", "out"),
+        "compare": ("compare", str(place / "nothing.csv"), "-m", "deit_nano", "--out", "out"),
+        "bench": ("bench", "no_such_model"),
+        "models": ("models", "nano"),
+        "convert": ("convert", str(place / "weights.pth"), "out/x.safetensors"),
+        "reproduce": ("reproduce", "no_such_paper"),
+        "data check": ("data", "check", str(place / "table" / "labels.csv")),
+        "data make shapes": ("data", "make", "shapes", "out", "--images", "4"),
+    }
+
+
+def options_of(name: str) -> list[str]:
+    """The options of a command that take a value."""
+    command = get_command(app)
+    for word in name.split():
+        command = command.commands[word]  # type: ignore[attr-defined]
+    taken = [one for one in command.params if one.param_type_name == "option" and not one.is_flag]  # type: ignore[attr-defined]
+    return [one.opts[0] for one in taken]
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", lines(Path()))
+def test_every_option_of_every_command_with_every_absurd_value(attempt: Try, place: Path, name: str) -> None:
+    words, tried = lines(place)[name], 0
+    for option in options_of(name):
+        for value in VALUES:
+            attempt(*words, option, value, may_write=("out",))
+            tried += 1
+            for left in Path.cwd().iterdir():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+    print(f"{tried} cases of {name}")
+    assert tried or name in ("models", "reproduce")

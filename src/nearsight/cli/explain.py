@@ -38,7 +38,8 @@ def explain(
     fusion: Annotated[str, typer.Option(help="Roll-out: heads by their mean, max or min.")] = "mean",
     discard: Annotated[float, typer.Option(help="Roll-out: fraction of the smallest weights that is left out.")] = 0.0,
     size: Annotated[
-        int | None, typer.Option(min=1, help="Show the whole image with this shorter side. Default: as in evaluation.")
+        int | None,
+        typer.Option(min=1, max=4096, help="Show the whole image with this shorter side. Default: as in evaluation."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for figures and arrays.")] = Path(
         "explained"

@@ -350,7 +350,8 @@ def eval_loader(
     """Batches of a split in its order, or of some of its images."""
     images = EvalImages(split, preprocessing, annotated)
     sampler = range(len(split)) if indices is None else indices
-    return make_loader(images, workers, Collate(preprocessing.divisor, False), batch_size=batch, sampler=sampler)
+    most = min(batch, max(1, len(images)))  # however many were asked for
+    return make_loader(images, workers, Collate(preprocessing.divisor, False), batch_size=most, sampler=sampler)
 
 
 def train_loader(images: TrainImages, batches: Iterable[list[Draw]], workers: int) -> DataLoader:
