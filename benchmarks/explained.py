@@ -54,9 +54,9 @@ def tinted_scenes(count: int, first: int) -> list[Tinted]:
 
 def write_folders(scenes: list[Tinted], folder: Path) -> None:
     for number, scene in enumerate(scenes):
-        place = folder / list(COLOURS)[scene.label]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(scene.pixels).save(place / f"{number:05}.png")
+        target = folder / list(COLOURS)[scene.label]
+        target.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(scene.pixels).save(target / f"{number:05}.png")
 
 
 def write_places(scenes: list[Tinted], folder: Path, split: str) -> None:
@@ -82,8 +82,8 @@ def write_places(scenes: list[Tinted], folder: Path, split: str) -> None:
 
 
 def main(folder: Path) -> None:
-    for place, (name, count) in enumerate(COUNTS.items()):
-        scenes = tinted_scenes(count, first=place * 10**6)
+    for index, (name, count) in enumerate(COUNTS.items()):
+        scenes = tinted_scenes(count, first=index * 10**6)
         write_folders(scenes, folder / "labels" / name)
         write_places(scenes[:PLACED], folder / "places", name)
         print(f"{name}: {count:,} pictures")

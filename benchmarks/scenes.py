@@ -88,8 +88,8 @@ RUNS = (
         *("shapes-segment", "Shapes: regions", "shapes?images=2600"),
         (
             *("--task", "segment", "--model", "localvit_nano", "--set", "model.options={embed: conv_stem}"),
-            *("--epochs", "6", "--set", "scene.ratio=[1,1]", "--set", "scene.distort=0"),
-            *("--set", "scene.flip_vertical=0.5", "--set", "optimizer.beta2=0.98", "--set", "ema=0.995"),
+            *("--epochs", "6", "--set", "dense.ratio=[1,1]", "--set", "dense.distort=0"),
+            *("--set", "dense.flip_vertical=0.5", "--set", "optimizer.beta2=0.98", "--set", "ema=0.995"),
         ),
         (Goal("mIoU", "regions", "miou", 0.85),),
     ),
@@ -112,7 +112,7 @@ RUNS = (
 )
 LIFE = [
     *("compare", "camvid", "--models", "deit_nano,deit_nano_life", "--baseline", "deit_nano", "--seeds", "3"),
-    *("--epochs", "30", "--set", "scene.shorter=96", "--out", "life"),
+    *("--epochs", "30", "--set", "dense.min_size=96", "--out", "life"),
 ]
 
 

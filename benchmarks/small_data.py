@@ -29,7 +29,7 @@ from nearsight.comparison.results import read_results
 from nearsight.comparison.statistics import Estimate, Predictions, estimate_difference, read_predictions
 from nearsight.console import percent
 from nearsight.runs.run import Outcome, Run
-from nearsight.tasks.classification_metrics import share
+from nearsight.tasks.classification_metrics import wilson
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 DATA = "cifar10_subset.npz"
@@ -109,22 +109,22 @@ class Claim:
 
 def claims() -> Iterator[Claim]:
     """The claims that this scale can test."""
-    places = {made.name: f"{made.images:,} images, {made.epochs} epochs" for made in COMPARISONS}
-    for name, place in places.items():
-        yield Claim(f"LIFE beats the plain model ({place})", "deit_nano_life", "deit_nano", name)
+    settings = {made.name: f"{made.images:,} images, {made.epochs} epochs" for made in COMPARISONS}
+    for name, made_by in settings.items():
+        yield Claim(f"LIFE beats the plain model ({made_by})", "deit_nano_life", "deit_nano", name)
     yield Claim("several scales beat one (LIFE)", "deit_nano_life", "deit_nano_life_1")
-    for name, place in places.items():
-        yield Claim(f"LocalViT's feed-forward part beats the plain one ({place})", *LOCAL, name)
+    for name, made_by in settings.items():
+        yield Claim(f"LocalViT's feed-forward part beats the plain one ({made_by})", *LOCAL, name)
     yield Claim("it helps more in low layers than in high ones", "local_low", "local_high")
     for name in ("nano", "images-2000-longer"):
-        text = f"dynamic depth-wise convolution is no worse than static ({places[name]})"
+        text = f"dynamic depth-wise convolution is no worse than static ({settings[name]})"
         yield Claim(text, "ddwnet_nano", "dwnet_nano", name, margin=0.01)
     yield Claim("inhomogeneous, too, is no worse than static", "iddwnet_nano", "dwnet_nano", margin=0.01)
     yield Claim("depth-wise convolution is no worse than window attention", "dwnet_nano", "swin_nano", margin=0.01)
     yield Claim("LIFE and LocalViT together beat LocalViT", "life_localvit", LOCAL[0])
     yield Claim("LIFE and LocalViT together beat LIFE", "life_localvit", "deit_nano_life")
-    for name, place in places.items():
-        text = f"LocalViT's transformer beats a small ConvNet ({place})"
+    for name, made_by in settings.items():
+        text = f"LocalViT's transformer beats a small ConvNet ({made_by})"
         yield Claim(text, LOCAL[0], "test_resnet", name)
 
 
@@ -203,13 +203,13 @@ def body(results: dict[str, Compared], answers: dict[str, Right]) -> Iterator[st
     if "nano" in results:
         yield "\n## Where LocalViT's part stands\n"
         yield "Layers 1 and 2, 3 and 4, 5 and 6, all, and none; from the first comparison.\n"
-        yield from model_table(results["nano"], [*(f"local_{place}" for place in PLACES), *LOCAL])
+        yield from model_table(results["nano"], [*(f"local_{depth}" for depth in PLACES), *LOCAL])
 
 
 def default_lines(outcome: Outcome) -> Iterator[str]:
     """What the default does with the same images when nothing is cut short."""
     assert outcome.test_score is not None
-    found = share(round(outcome.test_score * TEST_IMAGES), TEST_IMAGES)
+    found = wilson(round(outcome.test_score * TEST_IMAGES), TEST_IMAGES)
     yield f"\n## 9,000 training images, the default to its end\n\n```sh\nnearsight train {DATA}\n```\n"
     minutes = f"{outcome.elapsed / 60:.0f} minutes on a core that had other work, too"
     interval = f"95 % interval {percent(found.low)} to {percent(found.high)}, for the choice of images alone"

@@ -63,13 +63,13 @@ def draw_goals(results: dict[str, Any]) -> Any:
     rows = list(rows_of(results))
     picture = figure(11.5, 0.3 * len(rows) + 1.0)
     axes = picture.subplots()
-    tidy(axes, title="Measured, as a share of what the bar allows (left of 1: met)", x="")
-    for place, row in enumerate(reversed(rows)):
+    tidy(axes, title="Measured, as a fraction of what the bar allows (left of 1: met)", x="")
+    for index, row in enumerate(reversed(rows)):
         values = [row["measured"][name] / row["bar"] for name in ("median", "low", "high")]
         middle, low, high = values if row["at_most"] else [1 / value for value in values]
         colour = COLOURS[2] if row["met"] else COLOURS[1]
-        axes.plot([low, high], [place, place], color=colour, linewidth=1.6, alpha=0.5)
-        axes.plot([middle], [place], "o", color=colour, markersize=6)
+        axes.plot([low, high], [index, index], color=colour, linewidth=1.6, alpha=0.5)
+        axes.plot([middle], [index], "o", color=colour, markersize=6)
     axes.axvline(1.0, color="#888888", linewidth=1)
     axes.set_yticks(range(len(rows)), [row["what"] for row in reversed(rows)])
     for text in axes.get_yticklabels():

@@ -1,4 +1,4 @@
-"""What a training step costs: the data's share of it, and a model of ours beside timm's.
+"""What a training step costs: the data's fraction of it, and a model of ours beside timm's.
 
 Both are measured in the real loop (`nearsight.training.loop.take_step`), in one run, in rounds that take turns:
 
@@ -91,9 +91,9 @@ def write_photos(archive: Path, folder: Path, copies: int) -> None:
     with zipfile.ZipFile(archive) as zipped:
         photos = [Image.open(io.BytesIO(zipped.read(name))).convert("RGB") for name in sorted(zipped.namelist())]
     for number, (copy, photo) in enumerate(itertools.product(range(copies), photos)):
-        place = folder / ("even", "odd")[number % 2]
-        place.mkdir(parents=True, exist_ok=True)
-        photo.save(place / f"{copy}-{number}.jpg", quality=90)
+        target = folder / ("even", "odd")[number % 2]
+        target.mkdir(parents=True, exist_ok=True)
+        photo.save(target / f"{copy}-{number}.jpg", quality=90)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import bootstrap
 
-from nearsight.timing import Task, make_task, median_interval, ratio_interval, take_turns, with_threads
+from nearsight.timing import TimedCall, make_task, median_interval, ratio_interval, take_turns, with_threads
 
 CPU = torch.device("cpu")
 
@@ -47,7 +47,7 @@ def test_a_task_makes_enough_calls_to_last() -> None:
 
 def test_tasks_are_measured_in_the_given_order() -> None:
     seen: list[str] = []
-    tasks = {name: Task(lambda name=name: seen.append(name), 2, CPU) for name in "ab"}  # type: ignore[misc]
+    tasks = {name: TimedCall(lambda name=name: seen.append(name), 2, CPU) for name in "ab"}  # type: ignore[misc]
     found = take_turns(tasks, ["a", "b", "a"])
     assert "".join(seen) == "aabbaa"
     assert {key: len(values) for key, values in found.items()} == {"a": 2, "b": 1}

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import torch
 
-from nearsight.cli.models import SLOTS, Row, write_catalogue
+from nearsight.cli.models import SLOTS, ModelRow, write_catalogue
 from nearsight.models import MODELS, Backbone
 from nearsight.models.backbone import pair
 from nearsight.models.counting import count
@@ -36,7 +36,7 @@ RELEASED = (
 NOT_RELEASED = ("*_nano*", "*_life")  # LIFE released its code without weights
 
 
-def summarise(name: str) -> Row:
+def summarise(name: str) -> ModelRow:
     """The catalogue's row of a model, counted on the meta device.
 
     Example:
@@ -48,7 +48,7 @@ def summarise(name: str) -> Row:
     with torch.device("meta"):
         model = Backbone(spec)
     cost = count(model, pair(spec.img_size))
-    return Row(
+    return ModelRow(
         name=name,
         family=spec.family,
         image=pair(spec.img_size),
@@ -118,7 +118,7 @@ def join_words(words: Sequence[str]) -> str:
     return sign + "/".join(word.removeprefix(sign) for word in words)
 
 
-def record() -> list[Row]:
+def record() -> list[ModelRow]:
     """Rows of all models: the families in the order of the papers, the hosts last, small models first."""
     order = ("localvit", "lightvit", "lit", "dwnet", "life", "hosts")
     names = list(MODELS)

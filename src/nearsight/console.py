@@ -43,7 +43,7 @@ def titled(first: str, *titles: str) -> Table:
 
 
 def percent(value: float) -> str:
-    """A share for people.
+    """A fraction for people.
 
     Example:
         >>> percent(0.98765)

@@ -156,8 +156,8 @@ def roll(nhwc: Tensor, row: int, column: int) -> Tensor:
 
 def indices_from(start: int, length: int, device: torch.device) -> Tensor:
     """The places `start, start + 1, ...` around a side: `[length]`."""
-    places = torch.arange(length, device=device) + start
-    return torch.where(places < length, places, places - length)
+    positions = torch.arange(length, device=device) + start
+    return torch.where(positions < length, positions, positions - length)
 
 
 def unwindow(pieces: Tensor, size: int, height: int, width: int) -> Tensor:

@@ -19,7 +19,7 @@ SETTLE = 0.005  # seconds in which the threads of whatever ran before stop looki
 
 
 @dataclass(frozen=True)
-class Task:
+class TimedCall:
     """Something to measure.
 
     Attributes:
@@ -43,7 +43,7 @@ class Task:
         return (time.perf_counter() - began) / self.calls
 
 
-def make_task(call: Callable[[], object], device: torch.device, least: float = LEAST) -> Task:
+def make_task(call: Callable[[], object], device: torch.device, least: float = LEAST) -> TimedCall:
     """A task that was warmed up; it makes as many calls in a row as last `least` seconds.
 
     Example:
@@ -51,12 +51,12 @@ def make_task(call: Callable[[], object], device: torch.device, least: float = L
         >>> 1 <= task.calls <= 3 and 0.01 < task.seconds() < 1
         True
     """
-    once = Task(call, 1, device)
+    once = TimedCall(call, 1, device)
     fastest = min(once.seconds() for _ in range(2))  # the first call is slow
-    return Task(call, max(1, round(least / fastest)), device)
+    return TimedCall(call, max(1, round(least / fastest)), device)
 
 
-def take_turns(tasks: Mapping[Key, Task], order: Iterable[Key]) -> dict[Key, list[float]]:
+def take_turns(tasks: Mapping[Key, TimedCall], order: Iterable[Key]) -> dict[Key, list[float]]:
     """Seconds of the tasks, measured in this order.
 
     Args:

@@ -98,8 +98,8 @@ def test_answers_forbid_the_browser_to_call_others(address: str) -> None:
 
 def test_nothing_was_called_while_the_page_ran(address: str, called: list[Any]) -> None:
     ask(address)
-    places = {where[0] for where in called if isinstance(where, tuple)}
-    assert places <= {"127.0.0.1", "localhost", "::1"}
+    hosts = {where[0] for where in called if isinstance(where, tuple)}
+    assert hosts <= {"127.0.0.1", "localhost", "::1"}
 
 
 def test_a_foreign_host_name_is_refused(address: str) -> None:

@@ -14,7 +14,7 @@ TILE = "#ns-model-1 .ns-tile img"
 
 
 def click(page: Any, x: float, y: float) -> None:
-    """Click on the picture at shares of its width and height."""
+    """Click on the picture at fractions of its width and height."""
     picture = page.locator("#ns-picture img")
     box = picture.bounding_box()
     picture.click(position={"x": x * box["width"], "y": y * box["height"]})
@@ -25,7 +25,7 @@ def after(page: Any, act: Callable[[], object], selector: str = TILE) -> str:
     before = page.locator(selector).first.get_attribute("src")
     act()
     page.wait_for_function(
-        "([place, old]) => document.querySelector(place) && document.querySelector(place).src !== old",
+        "([point, old]) => document.querySelector(point) && document.querySelector(point).src !== old",
         arg=[selector, before],
         timeout=30_000,
     )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from nearsight.benchmarking.measure import bench, measure, peak_memory
-from nearsight.benchmarking.models import BenchModel, Refused, bytes_held, make_runner, open_model
+from nearsight.benchmarking.models import BenchModel, NotMeasured, bytes_held, make_runner, open_model
 from nearsight.benchmarking.report import bench_table, printed_top1, scaling_table
 from nearsight.benchmarking.results import Bench, Key, Setting, fit_exponent, growths, warn_if_restless
 from nearsight.interval import Interval
@@ -133,7 +133,7 @@ def test_what_does_not_run_is_named_and_the_rest_is_measured() -> None:
 
 def test_nothing_to_measure_is_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="Nothing can be measured: too small"):
-        measure([Refused("model", (8, 8), "too small")], eager())
+        measure([NotMeasured("model", (8, 8), "too small")], eager())
 
 
 def test_a_signal_keeps_the_rounds_that_are_whole() -> None:
@@ -240,7 +240,7 @@ def test_names_options_and_sizes() -> None:
 
 def test_a_size_that_a_model_does_not_take_is_a_reason() -> None:
     found = open_model("maxvit_nano_rw_256", 100)
-    assert found == Refused("maxvit_nano_rw_256", (100, 100), "height (25) must be divisible by window (3)")
+    assert found == NotMeasured("maxvit_nano_rw_256", (100, 100), "height (25) must be divisible by window (3)")
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:

@@ -28,15 +28,15 @@ def drawn_predictions(fraction_right: dict[str, float], labels: Any, seeds: int)
 
 
 def drawn_model(
-    label: str, place: int, predictions: Predictions, baseline: str, convnets: tuple[str, ...]
+    label: str, rank: int, predictions: Predictions, baseline: str, convnets: tuple[str, ...]
 ) -> ModelResult:
     found = scores(predictions)
     curve = Curve(epoch=[1, 2], seconds=[1.0, 2.0], loss=[2.0, 1.0], val_score=[0.2, 0.4])
     runs = [
-        RunResult(seed=seed, score=0.5, val_score=0.5, seconds=60.0 * (place + 1), epochs=2, curve=curve)
+        RunResult(seed=seed, score=0.5, val_score=0.5, seconds=60.0 * (rank + 1), epochs=2, curve=curve)
         for seed in predictions.runs[label]
     ]
-    milliseconds = 1.0 + place
+    milliseconds = 1.0 + rank
     return ModelResult(
         label=label,
         name=label,

@@ -102,16 +102,16 @@ def wait_for(path: Path, seconds: float = 120) -> None:
 @pytest.mark.drill
 @pytest.mark.timeout(1800)
 def test_a_comparison_that_is_killed_and_stopped_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
-    wish = ["digits", "-m", "deit_nano,localvit_nano", *SMALL]
-    whole = run(*wish, "--out", tmp_path / "whole")
+    options = ["digits", "-m", "deit_nano,localvit_nano", *SMALL]
+    whole = run(*options, "--out", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
 
     out = tmp_path / "killed"
-    process = subprocess.Popen(command(*wish, "--out", out), stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+    process = subprocess.Popen(command(*options, "--out", out), stderr=subprocess.DEVNULL, env=ENVIRONMENT)
     wait_for(out / "runs" / "deit_nano-seed0" / "checkpoints")
     process.kill()
     process.wait()
-    process = subprocess.Popen(command(*wish, "--out", out), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    process = subprocess.Popen(command(*options, "--out", out), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert process.stderr is not None
     while not process.stderr.readline().startswith("Training 2 runs"):
         assert process.poll() is None
@@ -121,7 +121,7 @@ def test_a_comparison_that_is_killed_and_stopped_goes_on_and_ends_as_if_nothing_
     if process.returncode != 0:  # it may have been quick enough to end
         assert process.returncode == 130
         assert said.splitlines()[-1].startswith("nearsight: Stopped; nothing is lost. Go on with the same command: ")
-    last = run(*wish, "--out", out)
+    last = run(*options, "--out", out)
     assert last.returncode == 0, last.stderr
     assert scores(read_results(out)) == scores(read_results(tmp_path / "whole"))
 
@@ -136,15 +136,15 @@ def scores(results: Comparison) -> list[list[float | None]]:
 @pytest.mark.drill
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    wish = ["digits", "-m", "deit_nano,lit_nano", *SMALL, "--out", out]
-    first = run(*wish)
+    options = ["digits", "-m", "deit_nano,lit_nano", *SMALL, "--out", out]
+    first = run(*options)
     assert first.returncode == 0, first.stderr
     folder = out / "runs" / "lit_nano-seed0"
     for name in ("outcome.json", "predictions.npz"):
         (folder / name).unlink()
     for state in folder.glob("checkpoints/*/state.json"):
         state.write_text("{")  # as a failing disk may leave it
-    again = run(*wish)
+    again = run(*options)
     assert again.returncode == 1
     assert "lit_nano · seed 0 failed: The checkpoint " in again.stderr
     results = read_results(out)

@@ -13,12 +13,12 @@ from nearsight.comparison.report import learning_curves, render, verdict
 from nearsight.comparison.results import Comparison, Curve, RunResult, read_results
 
 Make = Callable[..., Comparison]
-SHARES = {"deit_nano": 0.45, "localvit_nano": 0.6, "lit_nano": 0.58, "resnet18": 0.66}
+SCORES = {"deit_nano": 0.45, "localvit_nano": 0.6, "lit_nano": 0.58, "resnet18": 0.66}
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 def test_the_report_is_a_function_of_results_json(make_results: Make, tmp_path: Path) -> None:
-    results = make_results(SHARES)
+    results = make_results(SCORES)
     results.save(tmp_path)
     assert read_results(tmp_path).to_dict() == results.to_dict()
     assert render(read_results(tmp_path)) == render(results)
@@ -34,7 +34,7 @@ def test_a_comparison_tells_people_and_notebooks_what_it_found(make_results: Mak
 
 
 def test_it_asks_for_nothing_from_outside(make_results: Make) -> None:
-    page = render(make_results(SHARES))
+    page = render(make_results(SCORES))
     assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
     assert "http" not in page
     assert "url(" not in page
@@ -42,7 +42,7 @@ def test_it_asks_for_nothing_from_outside(make_results: Make) -> None:
 
 def test_texts_from_outside_are_escaped(make_results: Make) -> None:
     evil = "<script>alert(1)</script>"
-    results = make_results(SHARES, source=evil)
+    results = make_results(SCORES, source=evil)
     first = results.models[0]
     renamed = first.model_copy(update={"label": evil, "runs": [RunResult(seed=0, failure=evil)]})
     page = render(results.model_copy(update={"models": [renamed, *results.models[1:]], "baseline": evil}))
@@ -59,19 +59,19 @@ def test_two_dozen_models_can_be_told_apart(make_results: Make) -> None:
 
 
 def test_a_single_epoch_is_seen_as_a_dot(make_results: Make) -> None:
-    results = make_results(SHARES)
+    results = make_results(SCORES)
     assert learning_curves(results).count("<circle") == 0
     curve = Curve(epoch=[1], seconds=[1.0], loss=[2.0], val_score=[0.2])
     runs = [RunResult(seed=0, score=0.5, val_score=0.2, seconds=1.0, epochs=1, curve=curve)]
     short = [model.model_copy(update={"runs": runs}) for model in results.models]
-    recipe = {**results.recipe, "epochs": dict.fromkeys(SHARES, 1)}
+    recipe = {**results.recipe, "epochs": dict.fromkeys(SCORES, 1)}
     results = results.model_copy(update={"models": short, "recipe": recipe})
-    assert learning_curves(results).count("<circle") == len(SHARES)
+    assert learning_curves(results).count("<circle") == len(SCORES)
     assert "1 epoch for every model and seed" in render(results)
 
 
 def test_all_models_failing_still_makes_a_report(make_results: Make) -> None:
-    results = make_results(SHARES)
+    results = make_results(SCORES)
     update = {"score": None, "difference": None, "behind_best": None, "latency": None}
     lost = [
         model.model_copy(update={**update, "runs": [RunResult(seed=0, failure="The loss is nan at step 3.")]})
@@ -111,7 +111,7 @@ def browser() -> Iterator[Any]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_shows_it_whole(browser: Any, make_results: Make, width: int, scheme: str, tmp_path: Path) -> None:
     long = "deit_nano:qkv=life:kernels=[1,3,5]:ffn=localvit:drop_path=0.1"
-    make_results({**SHARES, long: 0.5}, baseline="resnet18", convnets=("resnet18",)).save(tmp_path)
+    make_results({**SCORES, long: 0.5}, baseline="resnet18", convnets=("resnet18",)).save(tmp_path)
     path = tmp_path / "report.html"
     page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     said: list[str] = []

@@ -73,10 +73,10 @@ def test_one_seed_gives_the_interval_of_a_binomial_share() -> None:
 
 def test_with_many_images_only_the_seeds_count_as_in_a_t_test() -> None:
     generator = np.random.default_rng(1)
-    shares = generator.normal(0.0, 0.1, size=(4, 1))
-    values = np.tile(shares, (1, 2_000_000))
+    fractions = generator.normal(0.0, 0.1, size=(4, 1))
+    values = np.tile(fractions, (1, 2_000_000))
     found = estimate(values)
-    expected = stats.ttest_1samp(shares[:, 0], 0.0)
+    expected = stats.ttest_1samp(fractions[:, 0], 0.0)
     assert found.p == pytest.approx(expected.pvalue, rel=0.01)
     assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)), rel=0.01)
 

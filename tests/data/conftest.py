@@ -12,7 +12,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from scene_files import save_picture
+from dense_files import save_picture
 
 
 def plain(red: int, green: int, blue: int = 0) -> Image.Image:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from nearsight.data import open_data
 from nearsight.data.check import check_data
-from nearsight.data.issues import Imbalance, Spread
+from nearsight.data.issues import Imbalance, Range
 
 
 def picture(seed, height=120, width=120):
@@ -87,7 +87,7 @@ def test_sound_images_have_no_problems(sound):
     assert report.images == {"train": 24, "val": 8}
     assert report.counts == {"cat": {"train": 12, "val": 4}, "dog": {"train": 12, "val": 4}}
     assert report.modes == {"RGB": 32}
-    assert report.heights == report.widths == Spread(120, 120, 120)
+    assert report.heights == report.widths == Range(120, 120, 120)
     assert report.odd_sizes == report.to_remove == []
     assert report.img_size == 96
 
@@ -159,9 +159,9 @@ def test_modes_are_those_of_the_files_before_they_are_converted(report):
 
 
 def test_sizes_are_those_of_the_upright_images(report):
-    assert report.heights == Spread(20, 120, 700)
-    assert report.widths == Spread(20, 120, 700)
-    assert report.aspects == Spread(100 / 140, 1, 5)  # the narrowest is 100×140 before it is turned upright
+    assert report.heights == Range(20, 120, 700)
+    assert report.widths == Range(20, 120, 700)
+    assert report.aspects == Range(100 / 140, 1, 5)  # the narrowest is 100×140 before it is turned upright
     assert [(image.name, image.height, image.width, image.why) for image in report.odd_sizes] == [
         ("train/cat/large.jpg", 700, 700, "large"),
         ("train/cat/long.jpg", 80, 400, "long"),
@@ -231,9 +231,9 @@ def test_a_file_that_a_table_lists_for_two_splits_stays(tmp_path):
 
 
 def test_folders_that_may_be_no_classes_are_pointed_out(tmp_path):
-    for place in ("color/apple", "color/pear", "grey/apple", "grey/pear"):
-        (tmp_path / place).mkdir(parents=True)
-        picture(len(place)).save(tmp_path / place / "1.png")
+    for part in ("color/apple", "color/pear", "grey/apple", "grey/pear"):
+        (tmp_path / part).mkdir(parents=True)
+        picture(len(part)).save(tmp_path / part / "1.png")
     report = check_data(open_data(tmp_path), workers=0)
     assert "2 classes with the same folders inside" in report.problems
     found = next(found for found in report.issues if "folders" in found.what)
@@ -241,9 +241,9 @@ def test_folders_that_may_be_no_classes_are_pointed_out(tmp_path):
 
 
 def test_images_that_are_passed_over_are_a_problem(tmp_path):
-    for place in ("train/a", "train/b", "test"):
-        (tmp_path / place).mkdir(parents=True)
-        picture(len(place) + ord(place[-1])).save(tmp_path / place / "1.png")
+    for part in ("train/a", "train/b", "test"):
+        (tmp_path / part).mkdir(parents=True)
+        picture(len(part) + ord(part[-1])).save(tmp_path / part / "1.png")
     assert "1 image passed over" in check_data(open_data(tmp_path), workers=0).problems
 
 
@@ -269,4 +269,4 @@ def test_arrays_that_begin_like_an_image_file_are_taken_as_pixels(tmp_path):
     pixels.reshape(40, -1)[0, : len(header)] = np.frombuffer(header, np.uint8)
     np.savez(tmp_path / "a.npz", x_train=pixels, y_train=np.arange(40) % 2)
     report = check_data(open_data(tmp_path / "a.npz"))
-    assert (report.problems, report.modes, report.heights) == ([], {}, Spread(16, 16, 16))
+    assert (report.problems, report.modes, report.heights) == ([], {}, Range(16, 16, 16))

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from nearsight.cli.data import data_app
 from nearsight.data.check import fix_list, render_report
-from nearsight.data.issues import CheckReport, Found, Unreadable
+from nearsight.data.issues import CheckReport, ImageRef, Unreadable
 
 
 def noise(seed):
@@ -20,10 +20,10 @@ def noise(seed):
 @pytest.fixture
 def folder(tmp_path):
     """50 cats and 10 dogs for training, 5 of each for the test, nothing wrong but their ratio."""
-    for start, (place, count) in enumerate({"train/cat": 50, "train/dog": 10, "test/cat": 5, "test/dog": 5}.items()):
-        (tmp_path / "my data" / place).mkdir(parents=True)
+    for start, (index, count) in enumerate({"train/cat": 50, "train/dog": 10, "test/cat": 5, "test/dog": 5}.items()):
+        (tmp_path / "my data" / index).mkdir(parents=True)
         for number in range(count):
-            noise(1000 * start + number).save(tmp_path / "my data" / place / f"{number}.png")
+            noise(1000 * start + number).save(tmp_path / "my data" / index / f"{number}.png")
     return tmp_path / "my data"
 
 
@@ -93,7 +93,7 @@ def test_long_sections_are_cut_and_say_so(capsys):
 
 def test_names_that_are_no_text_are_printed_and_listed_as_they_are_on_disk(capsys):
     name = b"caf\xe9 [bold].jpg".decode("utf-8", "surrogateescape")
-    report = CheckReport("here", "folder", {"train": 1}, {"a": {"train": 1}}, blank=[Found("train", name, "a")])
+    report = CheckReport("here", "folder", {"train": 1}, {"a": {"train": 1}}, blank=[ImageRef("train", name, "a")])
     report.unreadable = [Unreadable("train", name, "a", "the file is cut off")]
     assert "  caf? [bold].jpg: the file is cut off" in show(report, capsys)
     assert fix_list(report) == b"caf\xe9 [bold].jpg\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scene_files import save_mask, save_picture, square
+from dense_files import save_mask, save_picture, square
 from typer.testing import CliRunner
 
 from nearsight.cli.shell import app

@@ -64,7 +64,7 @@ def test_two_processes_see_what_one_sees(tmp_path):
     (tmp_path / "b" / "bad.png").write_bytes(b"bad")
     splits = open_data(tmp_path).splits()
     one, two = survey_images(splits, workers=0), survey_images(splits, workers=2)
-    assert one.places == two.places and len(one.places) == 40
+    assert one.entries == two.entries and len(one.entries) == 40
     assert one.digests == two.digests and len(set(one.digests)) == 40
     assert one.sizes.tolist() == two.sizes.tolist() == [[9 + number, 20] for number in range(40)]
     assert (one.thumbnails == two.thumbnails).all()
@@ -74,7 +74,7 @@ def test_two_processes_see_what_one_sees(tmp_path):
 def test_images_that_kill_their_process_are_reported_and_the_others_read(bad_splits):
     survey = survey_images({"train": bad_splits.Deadly()}, workers=2)
     assert survey.unreadable == {("train", index): DIED for index in (20, 21, 70)}
-    assert [index for _, index in survey.places] == [i for i in range(100) if i not in (20, 21, 70)]
+    assert [index for _, index in survey.entries] == [i for i in range(100) if i not in (20, 21, 70)]
     assert survey.sizes[:, 0].tolist() == [i + 1 for i in range(100) if i not in (20, 21, 70)]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scene_files import save_picture
+from dense_files import save_picture
 
 from nearsight.data import BadImage, open_data
 from nearsight.data.instances import decode_counts, read_rle
@@ -52,9 +52,9 @@ def test_cocos_own_layout(coco_folder: Path) -> None:
 def test_other_layouts(coco_folder: Path, tmp_path: Path, annotations: str, images: str, prefix: str) -> None:
     content = json.loads((coco_folder / "annotations/instances_train2017.json").read_text())
     for entry in content["images"]:
-        place = tmp_path / "other" / images / entry["file_name"]
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(coco_folder / "train2017" / entry["file_name"], place)
+        target = tmp_path / "other" / images / entry["file_name"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(coco_folder / "train2017" / entry["file_name"], target)
         entry["file_name"] = prefix + entry["file_name"]
     file = tmp_path / "other" / annotations
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -111,8 +111,8 @@ def test_run_lengths_of_any_size_survive() -> None:
     from pycocotools import mask as reference
 
     random = np.random.default_rng(1)
-    for share in (0.001, 0.1, 0.5, 0.97):
-        mask = (random.random((211, 307)) < share).astype(np.uint8)
+    for fraction in (0.001, 0.1, 0.5, 0.97):
+        mask = (random.random((211, 307)) < fraction).astype(np.uint8)
         counts = reference.encode(np.asfortranarray(mask))["counts"]
         runs = decode_counts(counts)
         assert runs.sum() == mask.size
@@ -132,9 +132,9 @@ def test_blocks_are_encoded_as_the_whole_mask_would_be() -> None:
         ((4, 6), slice(2, 4), slice(0, 6)),
         ((4, 6), slice(0, 0), slice(0, 0)),
     ):
-        for share in (0.0, 0.3, 0.9, 1.0):
+        for fraction in (0.0, 0.3, 0.9, 1.0):
             mask = np.zeros(size, dtype=bool)
-            mask[rows, columns] = random.random(mask[rows, columns].shape) < share
+            mask[rows, columns] = random.random(mask[rows, columns].shape) < fraction
             whole = encode_masks(mask[None])[0]
             block = encode_block(mask[rows, columns], (rows.start, columns.start), size)
             assert block["counts"] == whole["counts"]
@@ -382,8 +382,8 @@ def test_a_hundred_thousand_images_stay_small_in_worker_processes(tmp_path: Path
 
 @pytest.mark.skipif("NEARSIGHT_DATA" not in os.environ, reason="NEARSIGHT_DATA names no folder with data sets")
 def test_real_sets_open_as_they_are() -> None:
-    place = Path(os.environ["NEARSIGHT_DATA"])
-    data = open_data(place / "coco_mini.zip")
+    root = Path(os.environ["NEARSIGHT_DATA"])
+    data = open_data(root / "coco_mini.zip")
     assert (len(data.train), len(data.val), len(data.classes), data.masks) == (133, 134, 80, True)
     assert (len(data.train.kinds), int(data.train.crowd.sum())) == (1368, 14)
     assert int((np.diff(data.val.starts) == 0).sum()) == 2  # images without an instance
@@ -393,7 +393,7 @@ def test_real_sets_open_as_they_are() -> None:
             rows, columns = torch.nonzero(mask, as_tuple=True)
             around = torch.tensor([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
             assert (around - box).abs().max() <= 2
-    cells = open_data(place / "bccd_trainval.zip")
+    cells = open_data(root / "bccd_trainval.zip")
     assert (cells.classes, cells.masks, cells.task) == (("RBC", "WBC", "Platelets"), False, "detect")
     assert [np.bincount(split.kinds).tolist() for split in (cells.train, cells.val)] == [
         [2381, 214, 209],

@@ -25,8 +25,8 @@ def save_anew(image, quality):
     return Image.open(stream).convert("RGB")
 
 
-def trim(image, share):
-    dx, dy = max(1, round(image.width * share / 2)), max(1, round(image.height * share / 2))
+def trim(image, fraction):
+    dx, dy = max(1, round(image.width * fraction / 2)), max(1, round(image.height * fraction / 2))
     return image.crop((dx, dy, image.width - dx, image.height - dy))
 
 

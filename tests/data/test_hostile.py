@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dense_files import save_mask, save_picture
 from PIL import Image
-from scene_files import save_mask, save_picture
 from typer.testing import CliRunner
 
 from nearsight.cli.shell import app
@@ -74,8 +74,8 @@ def claim(path: Path, inside: str, size: int) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(inside, bytes(2**24))
     content = bytearray(path.read_bytes())
-    place = content.rindex(b"PK\x01\x02") + 24
-    content[place : place + 4] = size.to_bytes(4, "little")
+    index = content.rindex(b"PK\x01\x02") + 24
+    content[index : index + 4] = size.to_bytes(4, "little")
     path.write_bytes(content)
 
 

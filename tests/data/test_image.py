@@ -222,8 +222,8 @@ def test_a_damaged_file_is_read_or_called_bad(kind: str) -> None:
     whole, draw = encode(PHOTO, kind), np.random.default_rng(1)
     for _ in range(150):
         damaged = np.frombuffer(whole, np.uint8).copy()
-        for place in draw.integers(0, len(whole), draw.integers(1, 8)):
-            damaged[place] = draw.integers(0, 256)
+        for index in draw.integers(0, len(whole), draw.integers(1, 8)):
+            damaged[index] = draw.integers(0, 256)
         content = damaged[: draw.integers(1, len(whole))].tobytes() if draw.random() < 0.5 else damaged.tobytes()
         with contextlib.suppress(BadImage):
             assert decode("it", content).mode == "RGB"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dense_files import save_mask, save_picture, square
 from PIL import Image
-from scene_files import save_mask, save_picture, square
 
 from nearsight.data import BadImage, open_data
 

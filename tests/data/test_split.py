@@ -69,7 +69,7 @@ def test_refusals_to_make_a_split() -> None:
     )
     with pytest.raises(ValueError, match=r"^DATA has no training images, only: test\.$"):
         complete_splits(Data("DATA", "folder", ("a", "b"), test=NamedArrays(["1"], np.array([0]))))
-    with pytest.raises(ValueError, match=r"share of 0.9 was asked for; it lies above 0 and is at most 0.5\.$"):
+    with pytest.raises(ValueError, match=r"fraction of 0.9 was asked for; it lies above 0 and is at most 0.5\.$"):
         complete_splits(made([5, 5]), val_fraction=0.9)
 
 

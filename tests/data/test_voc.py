@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from scene_files import save_mask, save_picture, square
+from dense_files import save_mask, save_picture, square
 
 from nearsight.data import open_data
 

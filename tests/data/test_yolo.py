@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scene_files import save_picture
+from dense_files import save_picture
 
 from nearsight.data import open_data
 

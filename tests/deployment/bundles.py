@@ -25,7 +25,7 @@ LEARNED = {
 
 
 @cache
-def place() -> Path:
+def scratch() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="nearsight-bundles-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -34,7 +34,7 @@ def place() -> Path:
 @cache
 def trained_run() -> Path:
     """Digits of 16×16 pixels, told apart well enough that lost accuracy would show."""
-    folder = place() / "run"
+    folder = scratch() / "run"
     outcome = run_training("digits", load_recipe("small-data", LEARNED), folder, quiet=True)
     assert outcome.val_score > 0.75
     return folder
@@ -42,9 +42,9 @@ def trained_run() -> Path:
 
 @cache
 def bundle(kind: str) -> Path:
-    return export(trained_run(), place() / kind, format=kind).folder
+    return export(trained_run(), scratch() / kind, format=kind).folder
 
 
 @cache
 def int8_bundle() -> Path:
-    return export(trained_run(), place() / "int8", int8=True).folder
+    return export(trained_run(), scratch() / "int8", int8=True).folder

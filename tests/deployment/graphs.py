@@ -73,6 +73,6 @@ def batches(model: Backbone) -> list[Tensor]:
 
 
 def relative_difference(found: Tensor | NDArray[np.float32], expected: Tensor) -> float:
-    """The largest difference as a share of the largest expected value."""
+    """The largest difference as a fraction of the largest expected value."""
     difference = (torch.as_tensor(found) - expected).abs().max() / expected.abs().max()
     return float(difference)

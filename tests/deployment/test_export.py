@@ -123,7 +123,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert "has no finished model" in refuse(tmp_path / "empty", *out)
     assert "--int8 is for the format onnx" in refuse("deit_nano", "--int8", "--format", "openvino", *out)
     assert "--int8 needs images like those of the later use" in refuse("deit_nano", "--int8", *out)
-    assert "--margin 5 is no share" in refuse("deit_nano", "--margin", 5, *out)
+    assert "--margin 5 is no fraction" in refuse("deit_nano", "--margin", 5, *out)
     assert "--size 22b is no size" in refuse("deit_nano", "--size", "22b", *out)
     assert "is a file; give the name of a folder" in refuse("deit_nano", "--out", trained_run() / "model.json")
     assert "is a bundle already" in refuse(bundle("onnx"), *out)

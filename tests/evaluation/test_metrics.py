@@ -12,7 +12,7 @@ from nearsight.tasks.classification_metrics import (
     measure,
     most_confused,
     rank,
-    share,
+    wilson,
     worst_classes,
 )
 
@@ -42,7 +42,7 @@ def test_figures_are_those_of_scikit_learn() -> None:
 @pytest.mark.parametrize(("hits", "total"), [(0, 7), (7, 7), (1, 2), (359, 360), (4870, 10_000)])
 def test_interval_is_wilsons(hits: int, total: int) -> None:
     expected = binomtest(hits, total).proportion_ci(0.95, method="wilson")
-    found = share(hits, total)
+    found = wilson(hits, total)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
     assert 0 <= found.low <= found.value <= found.high <= 1
 

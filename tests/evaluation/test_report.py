@@ -62,7 +62,7 @@ def test_json_and_csv_say_the_same(digits_run, tmp_path) -> None:
     with (folder / "predictions.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == figures["images"] == 359
-    right = [row["true"] == row["said"] for row in rows]
+    right = [row["true"] == row["predicted"] for row in rows]
     assert [row["right"] == "1" for row in rows] == right
     assert figures["top1"]["value"] == pytest.approx(np.mean(right))
     assert figures["nll"] == pytest.approx(
@@ -70,7 +70,7 @@ def test_json_and_csv_say_the_same(digits_run, tmp_path) -> None:
     )
     assert np.trace(figures["confusion"]) == sum(right)
     by_class = {item["name"]: item for item in figures["classes"]}
-    threes = [row["said"] == "3" for row in rows if row["true"] == "3"]
+    threes = [row["predicted"] == "3" for row in rows if row["true"] == "3"]
     assert by_class["3"]["images"] == len(threes)
     assert by_class["3"]["recall"]["value"] == pytest.approx(np.mean(threes))
     assert sum(item["images"] for item in figures["calibration"]) == 359

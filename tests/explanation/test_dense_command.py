@@ -61,7 +61,7 @@ def test_rows_for_two_models(picture: Path, tmp_path: Path) -> None:
     with np.load(tmp_path / "o" / "scene-dense-rollout.npz") as arrays:
         assert arrays["overall"].shape == arrays["overall_1"].shape == (1, 1, 10, 14)
         assert len(arrays["titles"]) == arrays["classes"].shape[1]
-        # Rows sum to one, so what a class has beyond the rest sums to nothing, but for the class token's share.
+        # Rows sum to one, so what a class has beyond the rest sums to nothing, but for the class token's fraction.
         assert abs(arrays["classes"].sum(axis=(2, 3))).max() < 0.2
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nearsight.explanation.probing import Findings, open_probed, probe, strip_projections, wrap
 from nearsight.explanation.probing.figures import connection_matrix
 from nearsight.explanation.probing.layer import draw, jacobian_rows, one_channel
-from nearsight.explanation.probing.paper import OTHERS, ROWS, Row, Size, measure_rows
+from nearsight.explanation.probing.paper import OTHERS, ROWS, Size, TableRow, measure_rows
 from nearsight.lattice import Grid
 from nearsight.parts import DepthWise, LinearQkv, LocalMlp, Sliding, Window
 from nearsight.parts.slots import Site
@@ -27,7 +27,7 @@ def mixer(part, side: int = 12, channels: int = 8, shape: tuple[int, int] | None
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_nine_layers_have_the_properties_of_table_7(row: Row, seed: int) -> None:
+def test_nine_layers_have_the_properties_of_table_7(row: TableRow, seed: int) -> None:
     (verdict,) = measure_rows([row], seed=seed)
     assert verdict.found.properties == row.printed
 
@@ -101,7 +101,7 @@ def test_connections_of_attention_are_its_attention() -> None:
 
 
 def involution(tokens: Tensor, kernels: Tensor) -> Tensor:
-    """A kernel per place as others write it: unfolded values times predicted weights, added up."""
+    """A kernel per position as others write it: unfolded values times predicted weights, added up."""
     batch, channels, height, width = tokens.shape
     taps = F.unfold(tokens, 3, padding=1).view(batch, channels, 9, height, width)
     return (taps * kernels[:, None]).sum(dim=2)

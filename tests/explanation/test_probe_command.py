@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from nearsight.cli.probe import probe as command
 from nearsight.explanation.probing import open_probed, probe
-from nearsight.explanation.probing.figures import EDGES, NODES, Measured, holds, measure_nodes
+from nearsight.explanation.probing.figures import EDGES, NODES, MeasuredLayer, holds, measure_nodes
 from nearsight.explanation.probing.open import parse_layer
 
 APP = typer.Typer()
@@ -75,7 +75,7 @@ def test_the_relation_graph_is_measured_as_the_paper_draws_it() -> None:
     swapped = measured | {"Conv.": measured["MLP"], "ViT": measured["Sep. MLP"]}
     wrong = {(edge.start, edge.end) for edge in EDGES if not holds(edge, swapped)}
     assert {("MLP", "Conv."), ("Sep. MLP", "ViT")} <= wrong
-    assert isinstance(measured["PVT"], Measured) and measured["PVT"].rank < measured["ViT"].rank
+    assert isinstance(measured["PVT"], MeasuredLayer) and measured["PVT"].rank < measured["ViT"].rank
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from looked_into import MIXERS, NANO, build, pictures
+from explained_models import MIXERS, NANO, build, pictures
 from torch import Tensor
 
 from nearsight.explanation import capture, dense_rollout, masks_of_boxes, rollout
-from nearsight.explanation.capture import Capture, Layer
+from nearsight.explanation.capture import Capture, CapturedLayer
 from nearsight.explanation.rollout import roll_back
 from nearsight.lattice import Grid
 from nearsight.models.backbone import FeaturePyramid
@@ -53,7 +53,7 @@ def test_windows_and_merges_are_composed() -> None:
     seen = capture(build("swin_nano"), pictures(36, 28))  # odd maps: 18 x 14, 9 x 7, 5 x 4
     product = torch.eye(seen.first.patches)
     for step in seen.steps:
-        if isinstance(step, Layer):
+        if isinstance(step, CapturedLayer):
             weights = step.mixing.rows(torch.arange(step.grid.tokens)).mean(dim=1)
             weights = weights / weights.sum(dim=-1, keepdim=True)
             product = (torch.eye(step.grid.tokens) + weights) / 2 @ product
@@ -84,7 +84,7 @@ def test_identity_attention_rolls_out_to_the_identity() -> None:
 
 
 def test_a_deformable_merge_hands_down_what_it_sampled() -> None:
-    """The gradient of a merge's output reaches the cells that it hands shares to, and no others."""
+    """The gradient of a merge's output reaches the cells that it hands weight to, and no others."""
     model = build("lit_nano")
     merge = model.stages[1].merge
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import the scenes that they share."""
+"""Lets the tests of this folder import what they share."""
 
 import sys
 from pathlib import Path

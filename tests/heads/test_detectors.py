@@ -4,15 +4,15 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from drawn import scene
+from small_heads import make_target
 from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN, RetinaNet
-from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.image_list import ImageList as TorchImageList
 from torchvision.ops import MultiScaleRoIAlign
 
 from nearsight.heads import CascadeMaskRcnn, DenseModel, DenseSpec, MaskRcnn, Retina
 from nearsight.heads.anchors import LevelAnchors
-from nearsight.heads.image_list import Canvas
+from nearsight.heads.image_list import ImageList
 from nearsight.heads.rcnn import draw_mask
 from nearsight.models import MODELS
 
@@ -28,14 +28,14 @@ class Levels(nn.Module):
         self.levels: list[Tensor] = []
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
-        return OrderedDict((str(place), level) for place, level in enumerate(self.levels))
+        return OrderedDict((str(index), level) for index, level in enumerate(self.levels))
 
 
 class AsGiven(nn.Module):
     """Stands where torchvision resizes and normalises images: leaves them as they are."""
 
-    def forward(self, images: list[Tensor], targets: list | None = None) -> tuple[ImageList, list | None]:
-        return ImageList(torch.stack(images), [tuple(image.shape[-2:]) for image in images]), targets
+    def forward(self, images: list[Tensor], targets: list | None = None) -> tuple[TorchImageList, list | None]:
+        return TorchImageList(torch.stack(images), [tuple(image.shape[-2:]) for image in images]), targets
 
     def postprocess(self, found: list, *_: object) -> list:
         return found
@@ -52,7 +52,11 @@ def numbered(targets: list, first: int) -> list:
 @pytest.fixture
 def targets() -> list[dict[str, Tensor]]:
     size = SIZE
-    return [scene((4, 4, 20, 24), (30, 10, 60, 50), size=size), scene(size=size), scene((1, 1, 9, 12), size=size)]
+    return [
+        make_target((4, 4, 20, 24), (30, 10, 60, 50), size=size),
+        make_target(size=size),
+        make_target((1, 1, 9, 12), size=size),
+    ]
 
 
 def test_retinanet_has_torchvision_s_losses_and_detections(targets: list) -> None:
@@ -122,8 +126,8 @@ def test_mask_rcnn_has_torchvision_s_detections(mask_pair: tuple[DenseModel, Mas
             torch.testing.assert_close(mine["scores"], other["scores"])
             assert torch.equal(mine["labels"], other["labels"] - 1)
             drawn = torch.zeros_like(mine["masks"])
-            for mask, place, box in zip(drawn, other["masks"][:, 0], mine["boxes"].tolist(), strict=True):
-                draw_mask(mask, place, box)
+            for mask, whole, box in zip(drawn, other["masks"][:, 0], mine["boxes"].tolist(), strict=True):
+                draw_mask(mask, whole, box)
             assert torch.equal(mine["masks"], drawn)
 
 
@@ -194,12 +198,12 @@ def test_boxes_are_clear_of_padding() -> None:
     """Proposals and detections lie in the image, wherever the network would like to have them."""
     head = MaskRcnn(finest=4, levels=3, channels=16, hidden=32, score_threshold=0.0)
     model = DenseModel(DenseSpec(MODELS["dwnet_nano"], head), 2).eval()
-    canvas = Canvas.of(torch.randn(2, 3, *SIZE), [(30, 20), (64, 96)], 32)
+    image_list = ImageList.of(torch.randn(2, 3, *SIZE), [(30, 20), (64, 96)], 32)
     with torch.no_grad():
-        levels = model.head.fpn(model.pyramid(canvas.images))
-        proposals, _ = model.head.rpn(levels, canvas)
+        levels = model.head.fpn(model.pyramid(image_list.images))
+        proposals, _ = model.head.rpn(levels, image_list)
     assert len(proposals[0]) and (proposals[0] <= torch.tensor([20, 30, 20, 30])).all()
-    inside = canvas.inside(torch.cat(model.head.rpn.anchor_generator.on(levels)))
+    inside = image_list.inside(torch.cat(model.head.rpn.anchor_generator.on(levels)))
     assert 0 < inside[0].sum() < inside[1].sum() == inside.shape[1]
 
 
@@ -220,7 +224,7 @@ def test_anchors_stand_where_torchvision_puts_them() -> None:
     ours = LevelAnchors((4, 8), scale=8.0)
     theirs = AnchorGenerator(((32,), (64,)), ((0.5, 1.0, 2.0),) * 2)
     maps = [torch.zeros(1, 1, 16, 24), torch.zeros(1, 1, 8, 12)]
-    images = ImageList(torch.zeros(1, 3, 64, 96), [(64, 96)])
+    images = TorchImageList(torch.zeros(1, 3, 64, 96), [(64, 96)])
     expected = theirs(images, maps)[0]
     torch.testing.assert_close(ours(images, maps)[0], expected, atol=0.5, rtol=0)  # torchvision rounds
 

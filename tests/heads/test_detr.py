@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 import torch
-from drawn import scene
+from small_heads import make_target
 
 from nearsight.heads import DenseModel, DenseSpec, Detr
 from nearsight.heads.detr import corners, pair, set_losses, sine_positions
@@ -69,11 +69,11 @@ def test_the_encoder_does_not_see_the_padding(encoder: str) -> None:
     level = torch.randn(1, model.pyramid.channels[-1], 6, 8)
     other = level.clone()
     other[..., 3:, :], other[..., 5:] = 7.0, -7.0
-    from nearsight.heads.image_list import Canvas
+    from nearsight.heads.image_list import ImageList
 
-    canvas = Canvas(torch.zeros(1, 3, 48, 64), ((24, 40),))
+    image_list = ImageList(torch.zeros(1, 3, 48, 64), ((24, 40),))
     with torch.no_grad():
-        first, second = (model.head([one], canvas)[0] for one in (level, other))
+        first, second = (model.head([one], image_list)[0] for one in (level, other))
     assert len(first["scores"]) == 6
     for key in first:
         torch.testing.assert_close(first[key], second[key])
@@ -94,7 +94,7 @@ def test_the_encoders_cost_what_life_s_table_2_says() -> None:
 
 def test_all_decoder_layers_learn() -> None:
     model = build().train()
-    losses = model(torch.randn(1, 3, 64, 80), targets=[scene((4, 4, 20, 24))])
+    losses = model(torch.randn(1, 3, 64, 80), targets=[make_target((4, 4, 20, 24))])
     sum(losses.values()).backward()
     assert set(losses) == {"classes", "boxes", "overlaps"}
     assert all(layer.ffn[0].weight.grad.abs().sum() > 0 for layer in model.head.decoder)

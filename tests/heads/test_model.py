@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from drawn import DETECTORS, SEGMENTERS, SMALL, scene
+from small_heads import DETECTORS, SEGMENTERS, SMALL, make_target
 
 from nearsight import fold
 from nearsight.heads import HEADS, DenseModel, DenseSpec, TimmBackbone, from_json, to_json
@@ -16,7 +16,7 @@ def build(head: str, backbone: str = "lit_nano", classes: int = 2) -> DenseModel
 def targets_for(head: str, count: int = 2) -> list:
     if head in SEGMENTERS:
         return [torch.randint(0, 2, (64, 80)) for _ in range(count)]
-    return [scene((4, 4, 20, 24), (30, 10, 60, 50)), scene((1, 1, 9, 12))][:count]
+    return [make_target((4, 4, 20, 24), (30, 10, 60, 50)), make_target((1, 1, 9, 12))][:count]
 
 
 def test_every_head_has_a_name_and_is_tested() -> None:
@@ -67,13 +67,13 @@ def test_logits_cover_images_of_any_size(head: str, size: tuple[int, int]) -> No
 
 
 @pytest.mark.parametrize("head", DETECTORS)
-def test_hard_scenes_give_finite_losses(head: str) -> None:
+def test_hard_targets_give_finite_losses(head: str) -> None:
     """No objects at all, one of one pixel, one outside, one without area, a crowd; and one class."""
     model = build(head, classes=1).train()
-    hard = scene((10, 10, 11, 11), (70, 60, 95, 99), (5, 5, 5, 9), (20, 20, 40, 40))
+    hard = make_target((10, 10, 11, 11), (70, 60, 95, 99), (5, 5, 5, 9), (20, 20, 40, 40))
     hard["labels"].zero_()
     hard["crowd"][3] = True
-    for targets in ([scene(), scene()], [hard, scene()], [scene((0, 0, 80, 64)), hard]):
+    for targets in ([make_target(), make_target()], [hard, make_target()], [make_target((0, 0, 80, 64)), hard]):
         losses = model(torch.randn(2, 3, 64, 80), torch.tensor([[64, 80], [40, 30]]), targets)
         assert all(loss.isfinite() for loss in losses.values()), losses
         sum(losses.values()).backward()
@@ -89,7 +89,7 @@ def test_a_crowd_is_no_object(head: str) -> None:
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     images = torch.randn(1, 3, 64, 80)
-    one, crowd = scene((4, 4, 20, 24)), scene((4, 4, 20, 24), (30, 10, 60, 50))
+    one, crowd = make_target((4, 4, 20, 24)), make_target((4, 4, 20, 24), (30, 10, 60, 50))
     crowd["crowd"][1] = True
     losses = []
     for target in (one, crowd):
@@ -143,9 +143,9 @@ def test_a_folded_model_gives_the_same_answers(head: str) -> None:
     ("targets", "message"),
     [
         (None, "needs targets"),
-        ([scene()], "a target for each of its 2 images, not 1"),
+        ([make_target()], "a target for each of its 2 images, not 1"),
         ([{"boxes": torch.zeros(0, 4)}] * 2, "no 'labels'"),
-        ([scene((1, 1, 5, 5)) | {"labels": torch.tensor([7])}] * 2, "class number 7; this model's are 0 to 1"),
+        ([make_target((1, 1, 5, 5)) | {"labels": torch.tensor([7])}] * 2, "class number 7; this model's are 0 to 1"),
     ],
 )
 def test_wrong_targets_are_refused_in_one_sentence(targets: list | None, message: str) -> None:

@@ -135,11 +135,11 @@ def test_the_network_between_is_torchvision_s() -> None:
     from torchvision.ops import FeaturePyramidNetwork
 
     ours, theirs = Fpn(Levels((8, 16, 24), (4, 8, 16)), 12, finest=4), FeaturePyramidNetwork([8, 16, 24], 12)
-    for place in range(3):
-        theirs.inner_blocks[place][0].load_state_dict(ours.laterals[place].state_dict())
-        theirs.layer_blocks[place][0].load_state_dict(ours.outputs[place].state_dict())
+    for index in range(3):
+        theirs.inner_blocks[index][0].load_state_dict(ours.laterals[index].state_dict())
+        theirs.layer_blocks[index][0].load_state_dict(ours.outputs[index].state_dict())
     maps = [torch.randn(1, 8, 16, 12), torch.randn(1, 16, 8, 6), torch.randn(1, 24, 4, 3)]
-    expected = theirs({str(place): level for place, level in enumerate(maps)})
+    expected = theirs({str(index): level for index, level in enumerate(maps)})
     for level, other in zip(ours(maps), expected.values(), strict=True):
         torch.testing.assert_close(level, other)
 

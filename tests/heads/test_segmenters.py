@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from drawn import SEGMENTERS, SMALL
+from small_heads import SEGMENTERS, SMALL
 
 from nearsight.heads import DenseModel, DenseSpec, LinearHead, UperNet, slide
 from nearsight.models import MODELS

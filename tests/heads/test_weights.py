@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from drawn import SMALL
+from small_heads import SMALL
 
 from nearsight import create_model
 from nearsight.checkpoints import load_model, save_model

@@ -201,12 +201,12 @@ def spoil(content: bytes, seed: int) -> bytes:
 
 def replace_number(content: bytes, draw: random.Random) -> bytes:
     """Some digit of a text becomes an absurd number, letter or sign."""
-    places = [place for place, byte in enumerate(content) if 48 <= byte <= 57]
-    if not places:
+    digits = [index for index, byte in enumerate(content) if 48 <= byte <= 57]
+    if not digits:
         return content[::-1]
-    place = draw.choice(places)
+    index = draw.choice(digits)
     other = draw.choice([b"999999999999999999999", b"-7", b"NaN", b"banana", b"\xff", b"1e308", b"[[", b"null"])
-    return content[:place] + other + content[place + 1 :]
+    return content[:index] + other + content[index + 1 :]
 
 
 def spoilt_files(root: Path, seed: int) -> None:

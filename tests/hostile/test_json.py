@@ -28,7 +28,7 @@ def try_all(attempt: Try, run: Path, copy: Path, name: str, words: Callable[[Pat
     content = json.loads((run / name).read_text())
     ways = list(edits(content))
     values: list[Any] = [*ABSURD]
-    pairs = [(way, values[(7 * place + turn) % len(values)]) for turn in range(4) for place, way in enumerate(ways)]
+    pairs = [(way, values[(7 * index + turn) % len(values)]) for turn in range(4) for index, way in enumerate(ways)]
     for way, value in pairs[:most]:
         shutil.copytree(run, copy, dirs_exist_ok=True)
         (copy / name).write_text(json.dumps(edited(content, way, value)))

@@ -70,20 +70,20 @@ def test_layer_groups_follow_the_depth(any_name: str, make: Make) -> None:
     model = make(any_name, device="meta")
     assert group_parameters(model, model.group_matcher(coarse=True)).keys() == set(range(len(model.stages) + 2))
     groups = group_parameters(model, model.group_matcher(coarse=False))
-    place = {parameter: number for number, names in groups.items() for parameter in names}
-    assert place.keys() == {parameter for parameter, _ in model.named_parameters()}
+    group_of = {parameter: number for number, names in groups.items() for parameter in names}
+    assert group_of.keys() == {parameter for parameter, _ in model.named_parameters()}
     blocks = [
-        {place[n] for n in place if n.startswith(f"stages.{s}.blocks.{b}.")}
+        {group_of[n] for n in group_of if n.startswith(f"stages.{s}.blocks.{b}.")}
         for s, stage in enumerate(model.stages)
         for b in range(len(stage.blocks))
     ]
     assert all(len(numbers) == 1 for numbers in blocks)
     order = [numbers.pop() for numbers in blocks]
     assert order == sorted(set(order))
-    embedding = {place[n] for n in place if n.startswith("embed.")}
+    embedding = {group_of[n] for n in group_of if n.startswith("embed.")}
     assert embedding == {0} and order[0] > 0
-    assert place["head.weight"] == max(place.values())
-    assert model.no_weight_decay() <= place.keys()
+    assert group_of["head.weight"] == max(group_of.values())
+    assert model.no_weight_decay() <= group_of.keys()
 
 
 # Models small enough to compute with

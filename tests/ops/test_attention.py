@@ -23,7 +23,7 @@ def window_by_window(
     depth = channels // heads
     mixed = torch.empty(batch, height, width, channels, dtype=fields[0].dtype)
     for image in range(batch):
-        for place, (top, left) in enumerate(
+        for index, (top, left) in enumerate(
             (top, left) for top in range(0, height, size) for left in range(0, width, size)
         ):
             for head in range(heads):
@@ -34,7 +34,7 @@ def window_by_window(
                     slice(head * depth, (head + 1) * depth),
                 )
                 q, k, v = (field[cut].reshape(-1, depth) for field in fields)
-                added = 0.0 if bias is None else bias[place if len(bias) > 1 else 0, head]
+                added = 0.0 if bias is None else bias[index if len(bias) > 1 else 0, head]
                 mixed[cut] = plain(q, k, v, added, depth**-0.5 if scale is None else scale).view(size, size, depth)
     return mixed
 

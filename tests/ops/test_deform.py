@@ -35,8 +35,8 @@ def by_hand(picture, offsets, weight, bias):
                     x = 2 * column + tap % 2 + offsets[b, 2 * tap + 1, row, column].item()
                     for i in range(height):
                         for j in range(width):
-                            share = max(0.0, 1 - abs(y - i)) * max(0.0, 1 - abs(x - j))
-                            out[b, :, row, column] += share * weight[:, :, tap // 2, tap % 2] @ picture[b, :, i, j]
+                            fraction = max(0.0, 1 - abs(y - i)) * max(0.0, 1 - abs(x - j))
+                            out[b, :, row, column] += fraction * weight[:, :, tap // 2, tap % 2] @ picture[b, :, i, j]
     return out
 
 

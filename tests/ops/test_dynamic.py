@@ -32,8 +32,8 @@ def random(*shape, strided=False, dtype=torch.float64):
 
 def inputs(batch, height, width, groups, channels, kernel, strided=False, dtype=torch.float64, reduced=4):
     """Map, hidden values, weight and bias of the prediction."""
-    places, taps = (batch, height, width), groups * kernel**2
-    sizes = (*places, groups, channels), (*places, reduced), (taps, reduced), (taps,)
+    positions, taps = (batch, height, width), groups * kernel**2
+    sizes = (*positions, groups, channels), (*positions, reduced), (taps, reduced), (taps,)
     return [random(*size, strided=strided, dtype=dtype) for size in sizes]
 
 

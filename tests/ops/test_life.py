@@ -12,9 +12,9 @@ DIM = 12
 def random_scales(kernels, n):
     """Weights in float64 that want gradients; the first scale has a bias, as in LIFE."""
     scales, channels = [], DIM
-    for place, kernel in enumerate(kernels):
+    for index, kernel in enumerate(kernels):
         depth = torch.randn(channels, 1, kernel, kernel) if kernel > 1 else None
-        weights = (depth, torch.randn(3 * n, channels), None if place else torch.randn(3 * n))
+        weights = (depth, torch.randn(3 * n, channels), None if index else torch.randn(3 * n))
         scales.append(ScaleWeights(*(None if w is None else w.double().requires_grad_() for w in weights)))
         channels = 3 * n
     return scales
@@ -23,7 +23,7 @@ def random_scales(kernels, n):
 def written_out(tokens, grid, scales):
     """The same sums with every window unfolded: `[B, N, 3, width]`."""
     aux, patches = tokens[:, : grid.aux], tokens[:, grid.aux :]
-    shares = []
+    fractions = []
     for depth, point, bias in scales:
         if depth is not None:
             side = depth.shape[-1]
@@ -32,8 +32,8 @@ def written_out(tokens, grid, scales):
             patches = torch.einsum("bctn,ct->bnc", taps.unflatten(1, (-1, side * side)), depth.flatten(1))
         added = 0 if bias is None else bias
         aux, patches = aux @ point.T + added, patches @ point.T + added
-        shares.append(torch.cat((aux, patches), dim=1).unflatten(-1, (3, -1)))
-    return torch.cat(shares, dim=-1)
+        fractions.append(torch.cat((aux, patches), dim=1).unflatten(-1, (3, -1)))
+    return torch.cat(fractions, dim=-1)
 
 
 @pytest.mark.parametrize(("kernels", "n"), [((1, 3, 5), 4), ((1, 3, 5), 5), ((3,), 4), ((5, 1, 3), 2), ((1, 7), 6)])

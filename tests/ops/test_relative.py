@@ -64,7 +64,7 @@ def test_only_places_on_the_same_side_of_the_seam_see_each_other(rows, columns, 
     for window, query, key in torch.cartesian_prod(*map(torch.arange, mask.shape)).tolist():
         top, left = window // columns * size, window % columns * size
         crossed = [
-            (top + place // size + shift[0] >= height, left + place % size + shift[1] >= width)
-            for place in (query, key)
+            (top + position // size + shift[0] >= height, left + position % size + shift[1] >= width)
+            for position in (query, key)
         ]
         assert mask[window, query, key].item() == (crossed[0] == crossed[1])

@@ -115,8 +115,8 @@ def test_permuting_tokens_inside_windows_permutes_attention_without_bias(stir):
     grid, size = Grid(8, 4), 4
     module = stir(Window(heads=2, window=size, relative=False).build(Site(8, grid), LinearQkv()))
     order = torch.randperm(size**2)
-    place = torch.arange(grid.patches).view(2, size**2)  # windows as high and as wide as 4, one above the other
-    mixed = place[:, order].flatten()
+    position = torch.arange(grid.patches).view(2, size**2)  # windows as high and as wide as 4, one above the other
+    mixed = position[:, order].flatten()
     tokens = torch.randn(2, grid.patches, 8, dtype=torch.float64)
     torch.testing.assert_close(module(tokens[:, mixed], grid), module(tokens, grid)[:, mixed])
 

@@ -19,12 +19,12 @@ def test_patches_that_stick_out_are_filled_with_zeros(stir, norm, size):
     padded[:, :, : size[0], : size[1]] = images
     tokens, grid, pixels = module(images)
     assert grid == Grid(rows, columns) and pixels is None
-    for place in range(grid.patches):
-        top, left = place // columns * 4, place % columns * 4
+    for index in range(grid.patches):
+        top, left = index // columns * 4, index % columns * 4
         patch = padded[:, :, top : top + 4, left : left + 4].flatten(1)
         wanted = patch @ module.proj.weight.flatten(1).T + module.proj.bias
         wanted = F.layer_norm(wanted, (6,), module.norm.weight, module.norm.bias) if norm else wanted
-        torch.testing.assert_close(tokens[:, place], wanted)
+        torch.testing.assert_close(tokens[:, index], wanted)
 
 
 @pytest.mark.parametrize(("patch", "strides"), [(8, (2, 2, 2)), (4, (2, 2, 1)), (2, (2, 1, 1))])

@@ -40,8 +40,8 @@ def test_each_scale_gives_its_share_of_queries_keys_and_values(stir, aux, dim, p
     tokens = torch.randn(2, grid.tokens, dim, dtype=torch.float64)
     scales = cascade(module, tokens, grid)
     n = scales[0].shape[-1] // 3
-    for place, made in enumerate(module(tokens, grid)):  # Q = [q1|q2|q3], K, V, eq. 4
-        wanted = torch.cat([scale[..., place * n : (place + 1) * n] for scale in scales], dim=-1)
+    for index, made in enumerate(module(tokens, grid)):  # Q = [q1|q2|q3], K, V, eq. 4
+        wanted = torch.cat([scale[..., index * n : (index + 1) * n] for scale in scales], dim=-1)
         torch.testing.assert_close(made, wanted)
         assert made.shape[-1] == module.width
 

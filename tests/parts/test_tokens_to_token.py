@@ -81,10 +81,10 @@ def test_a_soft_split_holds_overlapping_patches(split):
     picture = torch.randn(2, 3, 12, 9)
     tokens, grid = soft_split(picture, *split)
     padded = F.pad(picture, (padding,) * 4)
-    for place in range(grid.patches):
-        top, left = place // grid.width * stride, place % grid.width * stride
+    for index in range(grid.patches):
+        top, left = index // grid.width * stride, index % grid.width * stride
         patch = padded[:, :, top : top + kernel, left : left + kernel]
-        assert torch.equal(tokens[:, place], patch.flatten(1))
+        assert torch.equal(tokens[:, index], patch.flatten(1))
 
 
 @pytest.mark.parametrize(("patch", "size", "side"), [(16, 64, 4), (8, 32, 4), (4, 32, 8)])

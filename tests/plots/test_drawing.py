@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from nearsight.data import open_data
-from nearsight.data.formats import coco_answers, index_png
+from nearsight.data.formats import coco_detections, index_png
 from nearsight.plots.overlays import (
     FIRST,
     Area,
@@ -18,7 +18,7 @@ from nearsight.plots.overlays import (
     draw_detections,
     draw_segmentation,
     ink_on,
-    place_label,
+    put_label,
     side_by_side,
 )
 
@@ -27,8 +27,10 @@ def contrast(first: tuple[int, int, int], second: tuple[int, int, int]) -> float
     """The ratio by which the guidelines for web content judge whether text can be read."""
 
     def light(colour: tuple[int, int, int]) -> float:
-        shares = [value / 255 for value in colour]
-        linear = [share / 12.92 if share <= 0.03928 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+        fractions = [value / 255 for value in colour]
+        linear = [
+            fraction / 12.92 if fraction <= 0.03928 else ((fraction + 0.055) / 1.055) ** 2.4 for fraction in fractions
+        ]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
     low, high = sorted((light(first), light(second)))
@@ -67,7 +69,7 @@ def test_labels_neither_collide_nor_leave_the_picture() -> None:
     for _ in range(60):
         left, top = random.uniform(-20, 600, 2)
         box = (left, top, left + random.uniform(2, 200), top + random.uniform(2, 200))
-        spot = place_label(box, chip_size("black-and-white cat 100 %", 12), (640, 480), placed)
+        spot = put_label(box, chip_size("black-and-white cat 100 %", 12), (640, 480), placed)
         if spot is not None:
             assert 0 <= spot.left < spot.right <= 640
             assert 0 <= spot.top < spot.bottom <= 480
@@ -134,7 +136,7 @@ def test_a_written_file_of_objects_opens_as_data(tmp_path: Path) -> None:
     ]
     for n in range(4):
         data.train.read(n).save(tmp_path / f"{n}.png")
-    (tmp_path / "found.json").write_text(json.dumps(coco_answers(answers, data.classes)))
+    (tmp_path / "found.json").write_text(json.dumps(coco_detections(answers, data.classes)))
     again = open_data(tmp_path)
     assert again.classes == data.classes
     for n, truth in enumerate(truths):

@@ -38,9 +38,9 @@ def pictures(tmp_path: Path) -> Path:
     folder = tmp_path / "pictures"
     (folder / "deep" / "er").mkdir(parents=True)
     for number in range(10):
-        place = folder if number < 6 else folder / "deep" / "er"
+        target = folder if number < 6 else folder / "deep" / "er"
         pixels = generator.integers(0, 255, (20 + number, 30, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(place / f"{number}.png")
+        Image.fromarray(pixels).save(target / f"{number}.png")
     (folder / "2.png").write_bytes(b"")
     (folder / "4.png").write_bytes((folder / "5.png").read_bytes()[:200])
     (folder / "notes.txt").write_text("no image")

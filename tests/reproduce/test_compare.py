@@ -9,13 +9,13 @@ from timm.models.volo import OutlookAttention
 from nearsight.models import MODELS
 from nearsight.reproduce import judge, lightvit_formula, rows_of
 from nearsight.reproduce.papers import plan
-from nearsight.reproduce.published import Row
-from nearsight.reproduce.recipes import Recipe, recipe
+from nearsight.reproduce.published import PublishedRow
+from nearsight.reproduce.recipes import BuildRecipe, recipe
 from nearsight.reproduce.register import REGISTER, Figure, agrees, between, explain, rounds_twice, rounds_up, truncates
 from nearsight.retrofit.into_timm import OnTokens
 
 
-def find(paper: str, table: str, name: str) -> Row:
+def find(paper: str, table: str, name: str) -> PublishedRow:
     return next(row for row in rows_of(paper) if (row.table, row.name) == (table, name))
 
 
@@ -81,8 +81,8 @@ def test_reductions_in_percent_come_from_rounded_figures() -> None:
 def test_figures_of_the_text() -> None:
     assert judge(find("localvit", "Text 4.3", "h-swish + ECA (added parameters)")).figures[0].ours == 60
     assert judge(find("lit", "Text 1", "one MSA layer on a 56x56x96 map")).status == "match"
-    share = judge(find("dwconv", "Text G", "share of depth-wise conv in total computation"))
-    assert share.status == "match" and 1.5 < share.figures[0].ours < 2.5
+    fraction = judge(find("dwconv", "Text G", "share of depth-wise conv in total computation"))
+    assert fraction.status == "match" and 1.5 < fraction.figures[0].ours < 2.5
 
 
 def test_an_architecture_table_is_compared_with_the_stages() -> None:
@@ -94,7 +94,7 @@ def test_an_architecture_table_is_compared_with_the_stages() -> None:
 @pytest.mark.parametrize(("name", "blocks"), [("DW Conv.-S", 9), ("DW Conv.-d1", 4), ("VOLO (Local SA)-d1", 4)])
 def test_every_local_attention_of_twins_and_volo_is_replaced(name: str, blocks: int) -> None:
     built = plan(find("dwconv", "Table 13", name))
-    assert isinstance(built, Recipe)
+    assert isinstance(built, BuildRecipe)
     modules = list(built.build().modules())
     assert sum(isinstance(module, OnTokens) for module in modules) == blocks
     assert not any(isinstance(module, (OutlookAttention, LocallyGroupedAttn)) for module in modules)

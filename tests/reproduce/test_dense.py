@@ -9,11 +9,11 @@ from nearsight.heads import CascadeMaskRcnn, DenseModel, DenseSpec, MaskRcnn, Up
 from nearsight.models import MODELS
 from nearsight.models.counting import count
 from nearsight.reproduce import judge, rows_of
-from nearsight.reproduce.published import Row
+from nearsight.reproduce.published import PublishedRow
 from nearsight.reproduce.recipes import DenseRecipe, plan_dense, survey
 
 
-def find(paper: str, table: str, name: str, head: str) -> Row:
+def find(paper: str, table: str, name: str, head: str) -> PublishedRow:
     rows = (row for row in rows_of(paper) if (row.table, row.name) == (table, name))
     return next(row for row in rows if row.setting["head"] == head)
 
@@ -40,10 +40,10 @@ def test_the_count_is_that_of_the_parts() -> None:
     head = model.head
     maps = [(64 // stride, 96 // stride) for stride in (2, 4, 8)]
     levels = [(16, 24), (8, 12), (4, 6), (2, 3), (1, 2)]  # strides 4 to 64; the backbone has 4 and 8
-    places = [height * width for height, width in levels]
+    cells = [height * width for height, width in levels]
     laterals = sum(h * w * c * 16 for (h, w), c in zip(maps[1:], (64, 128), strict=True))
-    outputs = sum(places[:2]) * 16 * 16 * 9
-    proposals = sum(places) * (16 * 16 * 9 + 16 * 3 * 5)
+    outputs = sum(cells[:2]) * 16 * 16 * 9
+    proposals = sum(cells) * (16 * 16 * 9 + 16 * 3 * 5)
     boxes = 1000 * (16 * 49 * 32 + 32 * 32 + 32 * (4 + 12))
     masks = 100 * (14 * 14 * 16 * 16 * 9 * 4 + 28 * 28 * 16 * 16 + 28 * 28 * 16 * 3)
     backbone = count(model.pyramid, (64, 96)).macs

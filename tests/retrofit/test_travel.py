@@ -18,7 +18,7 @@ from nearsight.cli.shell import app
 from nearsight.config.candidates import parse_candidates
 from nearsight.config.recipe import ModelChoice, Optimizer
 from nearsight.parts import DepthWise, Life, LocalityFfn
-from nearsight.retrofit import Choice, localized_of
+from nearsight.retrofit import LocalizeOptions, localized_of
 from nearsight.runs.predictor import load_trained
 from nearsight.tasks.build import build
 from nearsight.training.optim import parameter_groups
@@ -124,13 +124,13 @@ def test_new_parameters_learn_at_the_full_rate_and_pretrained_ones_layer_by_laye
 
 
 def test_text_of_a_choice() -> None:
-    choice = Choice.parse("ffn=localvit, qkv=life,layers=1,3-4,preserve=False")
-    assert choice == Choice(ffn="localvit", qkv="life", layers=(1, 3, 4), preserve=False)
-    assert Choice.parse(str(choice)) == choice
-    assert Choice.from_json(json.loads(json.dumps(choice.as_json()))) == choice
+    choice = LocalizeOptions.parse("ffn=localvit, qkv=life,layers=1,3-4,preserve=False")
+    assert choice == LocalizeOptions(ffn="localvit", qkv="life", layers=(1, 3, 4), preserve=False)
+    assert LocalizeOptions.parse(str(choice)) == choice
+    assert LocalizeOptions.from_json(json.loads(json.dumps(choice.as_json()))) == choice
     for wrong in ("", "localvit", "ffn=", "ffn=localvit,preserve=perhaps", "qqv=life", "ffn=localvit,layers=x"):
         with pytest.raises(ValueError):
-            Choice.parse(wrong)
+            LocalizeOptions.parse(wrong)
 
 
 def test_candidates_of_a_comparison() -> None:

@@ -21,8 +21,8 @@ from nearsight.tasks.build import build
 def test_a_model_comes_back_with_its_classes_and_its_input(name: str, tmp_path: Path) -> None:
     built = build(ModelChoice(name=name, img_size=32), classes=2)
     path = save_trained(built, "classify", ("Gänse", "чайка"), tmp_path / "model.safetensors")
-    for place in (path, tmp_path, str(tmp_path)):
-        trained = load_trained(place)
+    for where in (path, tmp_path, str(tmp_path)):
+        trained = load_trained(where)
         assert (trained.name, trained.classes, trained.preprocessing, trained.path) == (
             name,
             ("Gänse", "чайка"),

@@ -23,7 +23,7 @@ from PIL import Image
 from typer.main import get_command
 
 import nearsight
-from nearsight.app.session import Choice, Desk
+from nearsight.app.session import AppSession, PageState
 from nearsight.cli.shell import app
 from nearsight.comparison import compare as comparing
 from nearsight.comparison.plan import make_job
@@ -36,7 +36,7 @@ from nearsight.training import run_training
 
 Typed = Callable[..., tuple[int, str, str]]
 SMALL = {"batch": 8, "data.workers": 0, "model.img_size": 16}
-SMALL_DENSE = {"batch": 4, "data.workers": 0, "scene.shorter": 48}
+SMALL_DENSE = {"batch": 4, "data.workers": 0, "dense.min_size": 48}
 TINY_DETR = {"dim": 16, "hidden": 16, "queries": 4, "heads": 1, "encoder_layers": 1, "decoder_layers": 1}
 WITHOUT_TORCH = """
 import sys
@@ -50,7 +50,7 @@ finally:
 
 @pytest.fixture(scope="module", autouse=True)
 def whole_package() -> None:
-    """Import every module before any verb is called: none may take the place of a verb."""
+    """Import every module before any verb is called: none may take the point of a verb."""
     for module in pkgutil.walk_packages(nearsight.__path__, "nearsight."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -304,8 +304,8 @@ class TaskTester:
         assert model["parameters"] == sum(one.numel() for one in nearsight.load(folder).model.parameters())
 
     def test_the_page_shows_it(self, folder: Path, photos: list[Path]) -> None:
-        desk = Desk([str(folder)])
-        (block,) = desk.blocks(Choice(first=str(folder), picture=desk.take(photos[0]), place=(0.5, 0.5)))
+        session = AppSession([str(folder)])
+        (block,) = session.blocks(PageState(first=str(folder), picture=session.take(photos[0]), point=(0.5, 0.5)))
         assert "<figure" in block and "ns-problem" not in block
 
 

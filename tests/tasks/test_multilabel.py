@@ -139,7 +139,7 @@ def test_a_run_from_table_to_report(table: Path, tmp_path: Path) -> None:
     predictor = nearsight.load(tmp_path / "run")
     images = [table.parent / f"{number}.png" for number in range(16)]
     for row, one in zip(rows, predictor.predict(images, device="cpu"), strict=True):
-        assert "|".join(one.labels) == row["said"]
+        assert "|".join(one.labels) == row["predicted"]
     arrays = np.load(tmp_path / "run" / "predictions.npz")
     assert arrays["parts"].mean() == pytest.approx(outcome.test_score)
     assert len(arrays["scores"]) == 16

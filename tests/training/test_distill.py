@@ -111,17 +111,17 @@ def test_the_token_learns_from_the_teacher_and_the_other_head_from_the_labels(
     teacher_run: Path, with_token: Path, colours: str, tiny: Callable[..., Any], tmp_path: Path
 ) -> None:
     start = load_file(with_token)
-    for share, still, moving in ((1.0, "head.weight", "head_dist.weight"), (0.0, "head_dist.weight", "head.weight")):
+    for fraction, still, moving in ((1.0, "head.weight", "head_dist.weight"), (0.0, "head_dist.weight", "head.weight")):
         changes = {
             "model.name": None,
             "model.weights": str(with_token),
             "model.img_size": None,
             "model.patch_size": None,
-            "distill": {"teacher": "resnet10t", "weights": str(teacher_run), "weight": share},
+            "distill": {"teacher": "resnet10t", "weights": str(teacher_run), "weight": fraction},
             "optimizer.weight_decay": 0.0,
             "epochs": 1,
         }
-        folder = tmp_path / f"share {share}"
+        folder = tmp_path / f"share {fraction}"
         run_training(colours, tiny(changes), folder, quiet=True)
         trained = load_file(folder / "model.safetensors")
         assert torch.equal(trained[still], start[still])

@@ -125,15 +125,15 @@ def test_the_rates_follow_schedule_layers_and_offsets(opened: Callable[..., Any]
     session, batches = opened(recipe)
     step_on(session, batches, 2)
     loop.set_rates(session)
-    share = learning_rate(recipe.schedule, 2, 2 / 3)
+    fraction = learning_rate(recipe.schedule, 2, 2 / 3)
     rates = {name: group["lr"] for group in session.optimizer.param_groups for name in group["names"]}
-    assert rates["head.weight"] == pytest.approx(recipe.optimizer.lr * share)
+    assert rates["head.weight"] == pytest.approx(recipe.optimizer.lr * fraction)
     offsets = {name: rate for name, rate in rates.items() if ".offsets." in name}
     assert offsets
     beside = {name.split(".offsets.")[0] for name in offsets}
     for name, rate in offsets.items():
-        place = name.split(".offsets.")[0]
-        others = {r for n, r in rates.items() if n.startswith(place) and ".offsets." not in n}
+        module = name.split(".offsets.")[0]
+        others = {r for n, r in rates.items() if n.startswith(module) and ".offsets." not in n}
         assert beside and others and rate == pytest.approx(0.01 * max(others))
     assert min(rates.values()) < 0.01 * rates["head.weight"]
 
@@ -200,7 +200,7 @@ def test_fine_tuning_starts_from_a_former_run(colours: str, tiny: Callable[..., 
     assert new["head.weight"].shape[0] == 10 and old["head.weight"].shape[0] == 4
     assert Run(tmp_path / "second").recipe().model.img_size in (None, 16)
     moved = [float((old[key] - new[key]).norm() / old[key].norm()) for key in old if key.endswith("qkv.weight")]
-    assert all(share < 0.05 for share in moved)  # a few small steps from where it was
+    assert all(fraction < 0.05 for fraction in moved)  # a few small steps from where it was
 
 
 def test_wrong_settings_are_refused_before_anything_is_trained(

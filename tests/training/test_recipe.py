@@ -107,7 +107,7 @@ def test_life_on_small_data_is_deit_with_a_batch_of_512() -> None:
 
 def test_resnets_of_the_life_paper_step_at_60_120_and_160() -> None:
     recipe = load_recipe("resnet")
-    assert [share * recipe.epochs for share in recipe.schedule.milestones] == pytest.approx([60, 120, 160])
+    assert [fraction * recipe.epochs for fraction in recipe.schedule.milestones] == pytest.approx([60, 120, 160])
     assert (recipe.schedule.kind, recipe.schedule.gamma) == ("step", 0.2)
     assert (recipe.optimizer.kind, recipe.optimizer.momentum, rates(recipe)[0]) == ("sgd", 0.9, 0.1)
     assert recipe.augment == Augment()  # crops and flips alone

@@ -206,3 +206,15 @@ def test_no_setting_leaks_the_words_of_the_checker() -> None:
         assert "it takes" in sentence
         for word in ("pydantic", "Input should", "type=", "valid ", "tuple", "dictionary"):
             assert word not in sentence
+
+
+def test_settings_of_version_0_1_are_read_with_a_hint(tmp_path: Path) -> None:
+    old = {"scene.shorter": 64, "scene.longest": 128, "scene.crop_share": 0.75, "scene.flip": 0.25}
+    with pytest.warns(FutureWarning, match=r"scene\.shorter is called dense\.min_size now; the old name will go\.$"):
+        recipe = load_recipe("small-segment", old)
+    dense = recipe.dense
+    assert (dense.min_size, dense.max_size, dense.max_class_fraction, dense.flip) == (64, 128, 0.75, 0.25)
+    assert dense.distort == load_recipe("small-segment").dense.distort  # the recipe's own settings stay
+    file = tmp_path / "recipe.yaml"
+    file.write_text(to_yaml(recipe).replace("dense:", "scene:").replace("min_size:", "shorter:"), encoding="utf-8")
+    assert read_recipe(file) == recipe

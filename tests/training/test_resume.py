@@ -44,9 +44,9 @@ def interrupted_everywhere(begin: Callable[[], Any], go_on: Callable[[], Any], m
         function = getattr(loop, name)
 
         def wrapped(session: Any, *rest: Any) -> Any:
-            place = (name, session.progress.step)
-            if place not in stopped:
-                stopped.add(place)
+            point = (name, session.progress.step)
+            if point not in stopped:
+                stopped.add(point)
                 signal.raise_signal(signal.SIGTERM)
             return function(session, *rest)
 

@@ -59,15 +59,15 @@ def test_settings_that_yaml_writes_otherwise_are_the_same_settings(
 def test_data_that_were_moved_are_asked_for(
     colours: str, tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, place = tmp_path / "run", tmp_path / "copy.npz"
-    shutil.copy(colours, place)
+    folder, copy = tmp_path / "run", tmp_path / "copy.npz"
+    shutil.copy(colours, copy)
     monkeypatch.chdir(tmp_path)
     run_training("copy.npz", tiny({"epochs": 1}), folder, quiet=True)
     (folder / "outcome.json").unlink()  # as if it had not been finished
-    place.rename(tmp_path / "moved.npz")
-    with pytest.raises(ValueError, match=f"run needs its data at {place}, where nothing is; put them back, or link"):
+    copy.rename(tmp_path / "moved.npz")
+    with pytest.raises(ValueError, match=f"run needs its data at {copy}, where nothing is; put them back, or link"):
         resume_training(folder, quiet=True)
-    place.symlink_to(tmp_path / "moved.npz")
+    copy.symlink_to(tmp_path / "moved.npz")
     monkeypatch.chdir(folder)
     assert resume_training(folder, quiet=True).epochs == 1
 
@@ -182,19 +182,19 @@ def test_a_folder_that_can_not_be_made_is_an_error_that_names_it(
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Mounts a file system in memory, where that is allowed."""
-    place = tmp_path / "disk"
-    place.mkdir()
+    disk = tmp_path / "disk"
+    disk.mkdir()
 
     def mount(options: str) -> Path:
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True, check=False)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", disk], capture_output=True, check=False)
         if done.returncode:
             pytest.skip(f"no file system can be mounted here ({done.stderr.decode().strip()})")
-        return place
+        return disk
 
     try:
         yield mount
     finally:
-        subprocess.run(["umount", "-l", place], capture_output=True, check=False)
+        subprocess.run(["umount", "-l", disk], capture_output=True, check=False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs")

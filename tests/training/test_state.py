@@ -118,17 +118,17 @@ def read_last(checkpoints: Checkpoints) -> Progress:
 
 
 @pytest.mark.parametrize("file", ["state.json", "model.safetensors", "optimizer.safetensors"])
-@pytest.mark.parametrize("share", [0, 2, None], ids=["emptied", "halved", "removed"])
+@pytest.mark.parametrize("fraction", [0, 2, None], ids=["emptied", "halved", "removed"])
 def test_a_damaged_checkpoint_is_named_with_the_one_before(
-    file: str, share: int | None, writer: Callable[..., Checkpoints]
+    file: str, fraction: int | None, writer: Callable[..., Checkpoints]
 ) -> None:
     checkpoints = writer(2, 4, keep=2)
     before, last = (checkpoints.folder / name for name in checkpoints.names())
     for folder, start in ((last, str(before)), (before, "the start")):
         content = (folder / file).read_bytes()
         (folder / file).unlink()
-        if share is not None:
-            (folder / file).write_bytes(content[: len(content) // share if share else 0])
+        if fraction is not None:
+            (folder / file).write_bytes(content[: len(content) // fraction if fraction else 0])
         with pytest.raises(ValueError) as error:
             read_last(checkpoints)
         assert str(error.value).startswith(f"The checkpoint {folder} is damaged (")

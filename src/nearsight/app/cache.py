@@ -13,10 +13,10 @@ from PIL import Image
 from torch import Tensor
 
 from ..data.transforms import Preprocessing
-from ..explanation import Capture, Layer, Maps, capture, dense_rollout, grad_cam, rollout
+from ..explanation import Capture, CapturedLayer, Maps, capture, dense_rollout, grad_cam, rollout
 from ..explanation.capture import evaluating
 from ..explanation.gradients import output_of
-from ..explanation.maps import View as Part
+from ..explanation.maps import ImageView as Part
 from ..explanation.maps import view_of
 from ..explanation.targets import Targets, predicted_targets
 from ..runs.predictor import Predictor, load_module
@@ -25,13 +25,13 @@ from ..tasks import get_task
 UNTRAINED = 64  # pixels: the side in which a model with random weights sees pictures, unless told otherwise
 LARGEST = 384
 SHOWN = 448  # pixels of the longer side of what is drawn
-ANSWERS = 5
+TOP = 5
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Answer(NamedTuple):
+class ClassScore(NamedTuple):
     """A class and its probability, or the fraction that it covers."""
 
     name: str
@@ -56,7 +56,7 @@ class Recent(Generic[Key, Value]):
 
 
 @dataclass(eq=False)
-class View:
+class ModelView:
     """A picture as one model saw it.
 
     Attributes:
@@ -112,18 +112,18 @@ class View:
         return predicted_targets(self.opened, self.seen.output, self.part.size)
 
     @cached_property
-    def answers(self) -> tuple[Answer, ...]:
+    def predictions(self) -> tuple[ClassScore, ...]:
         """The likeliest classes; of a segmenter or detector those that it found."""
         if self.opened.preprocessing.dense:
-            pairs = zip(self.predicted.numbers[:ANSWERS], self.predicted.confidences, strict=False)
-            return tuple(Answer(self.opened.class_name(number), share) for number, share in pairs)
+            pairs = zip(self.predicted.numbers[:TOP], self.predicted.confidences, strict=False)
+            return tuple(ClassScore(self.opened.class_name(number), fraction) for number, fraction in pairs)
         output = self.seen.output
         if not isinstance(output, Tensor) or output.ndim != 2:
-            raise ValueError(f"{self.opened.name} gives no number for each class, so it has no answer to show.")
-        shares = get_task(self.opened.task).probabilities(output.double())[0]
-        best = shares.topk(min(ANSWERS, len(shares)))
+            raise ValueError(f"{self.opened.name} gives no number for each class, so it has no prediction to show.")
+        fractions = get_task(self.opened.task).probabilities(output.double())[0]
+        best = fractions.topk(min(TOP, len(fractions)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return tuple(Answer(self.opened.class_name(number), share) for number, share in pairs)
+        return tuple(ClassScore(self.opened.class_name(number), fraction) for number, fraction in pairs)
 
     @cached_property
     def dense(self) -> Maps:
@@ -137,31 +137,31 @@ class View:
 
     @cached_property
     def rolled(self) -> Maps:
-        """What reaches the answer through all layers."""
+        """What reaches the prediction through all layers."""
         return rollout(self.seen)
 
     @cached_property
     def cam(self) -> Maps:
-        """Which places speak for the answer."""
+        """Which points speak for the prediction."""
         return grad_cam(self.opened.model, self.images)
 
-    def to_model(self, place: tuple[float, float]) -> tuple[float, float]:
-        """From a place in the picture, as shares of its width and height, to the nearest pixel (x, y) that was seen."""
+    def to_model(self, position: tuple[float, float]) -> tuple[float, float]:
+        """From a point in the picture, as fractions of its width and height, to the nearest seen pixel (x, y)."""
         left, top, right, bottom = self.part.box
         height, width = self.part.size
-        x = (place[0] * self.picture.width - left) / (right - left) * width
-        y = (place[1] * self.picture.height - top) / (bottom - top) * height
+        x = (position[0] * self.picture.width - left) / (right - left) * width
+        y = (position[1] * self.picture.height - top) / (bottom - top) * height
         return min(max(x, 0.0), width - 1e-3), min(max(y, 0.0), height - 1e-3)
 
     def from_shown(self, x: float, y: float) -> tuple[float, float]:
-        """From a pixel of `shown` to a place in the picture, as shares of its width and height."""
+        """From a pixel of `shown` to a point in the picture, as fractions of its width and height."""
         left, top, right, bottom = self.part.box
         at_x = left + x / self.shown.width * (right - left)
         at_y = top + y / self.shown.height * (bottom - top)
         return at_x / self.picture.width, at_y / self.picture.height
 
-    def dependence(self, layer: Layer, token: int) -> Tensor:
-        """How strongly a token behind a layer depends on each pixel: shares `[H, W]`.
+    def dependence(self, layer: CapturedLayer, token: int) -> Tensor:
+        """How strongly a token behind a layer depends on each pixel: fractions `[H, W]`.
 
         As `receptive_field`, but the way from pixels to the layer is recorded once and walked back for each token.
         """
@@ -176,11 +176,11 @@ class View:
         strength = gradient[0].abs().sum(dim=0)
         return strength / strength.sum().clamp(min=1e-30)
 
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[CapturedLayer]:
         """The layers that mix positions."""
         return [layer for layer in self.seen.layers if layer.recompute is not None]
 
-    def layer(self, wanted: str | None) -> Layer:
+    def layer(self, wanted: str | None) -> CapturedLayer:
         """A layer by its name; the middle one of those that mix positions if there is none of that name."""
         mixing = self.layers()
         if not mixing:
@@ -188,7 +188,7 @@ class View:
         return next((layer for layer in mixing if layer.name == wanted), mixing[len(mixing) // 2])
 
 
-class Looking:
+class ViewCache:
     """The models that can be chosen, and what they saw last.
 
     Args:
@@ -196,8 +196,8 @@ class Looking:
 
     Example:
         >>> from .samples import sample
-        >>> looking = Looking(["deit_nano"])
-        >>> view = looking.view("deit_nano", sample("Cat"), "cat", None)
+        >>> cache = ViewCache(["deit_nano"])
+        >>> view = cache.view("deit_nano", sample("Cat"), "cat", None)
         >>> view.part.size, view.layer(None).grid
         ((64, 64), Grid(height=16, width=16, aux=1))
     """
@@ -206,7 +206,7 @@ class Looking:
         self.sources = sources
         self.lock = RLock()  # looking hangs hooks into models: one at a time
         self.opened: Recent[str, Predictor] = Recent(6)
-        self.views: Recent[tuple[str, str, int | None], View] = Recent(12)
+        self.views: Recent[tuple[str, str, int | None], ModelView] = Recent(12)
 
     def open(self, source: str) -> Predictor:
         """A model; one with new weights always gets the same ones."""
@@ -214,7 +214,7 @@ class Looking:
             raise ValueError(f"The model {source!r} is not offered here; choose one of the list.")
         return self.opened.get(source, lambda: load_module(source))
 
-    def view(self, source: str, picture: Image.Image, key: str, side: int | None) -> View:
+    def view(self, source: str, picture: Image.Image, key: str, side: int | None) -> ModelView:
         """A picture as a model sees it.
 
         Args:
@@ -226,7 +226,7 @@ class Looking:
         if side is not None and not 16 <= side <= LARGEST:
             raise ValueError(f"A side of {side} pixels is not offered; choose 16 to {LARGEST}.")
         opened = self.open(source)
-        return self.views.get((source, key, side), lambda: View(label_of(source, opened), opened, picture, side))
+        return self.views.get((source, key, side), lambda: ModelView(label_of(source, opened), opened, picture, side))
 
 
 def label_of(source: str, opened: Predictor) -> str:

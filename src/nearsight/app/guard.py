@@ -22,7 +22,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 MOST_BODY = MOST_BYTES + 2**20  # a file and what is around it
-MOST_MESSAGE = 2**18  # what the page sends about a click or a choice
+MOST_MESSAGE = 2**18  # what the page sends about a click or a state
 MOST_KEPT = 20 * MOST_BYTES  # of all uploads together, until the page ends
 GUESSES, PAUSE = 5, 60.0  # wrong passwords from one address, and seconds until it may try again
 ADDRESSES = 1000  # that are remembered for it

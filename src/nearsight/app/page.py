@@ -8,7 +8,7 @@ import gradio as gr
 
 from .panels import FIRST, METHODS, file_uri, notice
 from .samples import DRAWN, sample
-from .session import Choice, Desk
+from .session import AppSession, PageState
 
 NOTHING = "none"
 OWN = "own size"
@@ -18,7 +18,7 @@ START = "Click anywhere on the picture: the models show what they do there."
 SAVE = """(uri) => { if (uri) { const link = document.createElement("a"); link.href = uri;
   link.download = "nearsight.png"; document.body.appendChild(link); link.click(); link.remove(); } }"""
 HEADER = """<div class="ns-header"><div class="ns-eye" aria-hidden="true"></div><div><h1>Nearsight</h1>
-<p>See what a vision model sees. Choose a picture, click on it, and compare two models at that place.</p></div></div>"""
+<p>See what a vision model sees. Choose a picture, click on it, and compare two models at that point.</p></div></div>"""
 
 
 def look() -> dict[str, Any]:
@@ -32,28 +32,31 @@ def look() -> dict[str, Any]:
 
 def make_page(sources: list[str], folder: Path) -> gr.Blocks:
     """The page with these models to choose from; uploads pass through the folder."""
-    desk = Desk(sources)
+    session = AppSession(sources)
     with gr.Blocks(title="Nearsight", analytics_enabled=False, fill_width=True, delete_cache=(600, 1800)) as page:
-        build(Hands(desk, folder), sources)
+        build(Handlers(session, folder), sources)
     return page
 
 
-def first_choice(sources: list[str]) -> Choice:
+def first_state(sources: list[str]) -> PageState:
     """What is shown when the page is opened: the first two models, or the only one."""
-    return Choice(first=sources[0], second=sources[1] if len(sources) > 1 else None)
+    return PageState(first=sources[0], second=sources[1] if len(sources) > 1 else None)
 
 
-def build(hands: "Hands", sources: list[str]) -> None:
+def build(handlers: "Handlers", sources: list[str]) -> None:
     """Lay the page out, with what the first models see already in it, and connect it."""
-    start, desk = first_choice(sources), hands.desk
-    blocks, layers = blocks_of(desk, start), [desk.layers(source, start) if source else [] for source, _ in both(start)]
-    choice = gr.State(asdict(start))
+    start, session = first_state(sources), handlers.session
+    blocks, layers = (
+        blocks_of(session, start),
+        [session.layers(source, start) if source else [] for source, _ in both(start)],
+    )
+    state = gr.State(asdict(start))
     gr.HTML(HEADER, elem_id="ns-top", padding=False)
     said = gr.HTML(notice(START), elem_id="ns-said", padding=False)
-    with gr.Row(elem_id="ns-desk", equal_height=False):
+    with gr.Row(elem_id="ns-session", equal_height=False):
         with gr.Column(min_width=280, elem_id="ns-pick"):
             shown = gr.Image(
-                first_picture(desk, start),
+                first_picture(session, start),
                 type="pil",
                 interactive=False,
                 show_label=False,
@@ -95,112 +98,114 @@ def build(hands: "Hands", sources: list[str]) -> None:
             save = gr.Button("Download the figure", variant="primary", elem_id="ns-save")
             link = gr.Textbox(visible=False, elem_id="ns-link")
     connect(
-        hands,
-        dict(choice=choice, said=said, shown=shown, gallery=gallery, upload=upload, save=save, link=link),
+        handlers,
+        dict(state=state, said=said, shown=shown, gallery=gallery, upload=upload, save=save, link=link),
         dict(first=first, second=second, side=side, first_layer=first_layer, second_layer=second_layer, head=head),
         methods,
         [left, right],
     )
 
 
-def connect(hands: "Hands", parts: dict[str, Any], boxes: dict[str, Any], methods: Any, models: list[Any]) -> None:
-    """Which hand answers what."""
-    choice, shown, said = parts["choice"], parts["shown"], parts["said"]
-    everything = [choice, said, shown, *models, boxes["first_layer"], boxes["second_layer"]]
-    quick = [choice, said, shown, *models]
+def connect(
+    handlers: "Handlers", parts: dict[str, Any], boxes: dict[str, Any], methods: Any, models: list[Any]
+) -> None:
+    """Which handler is called by what."""
+    state, shown, said = parts["state"], parts["shown"], parts["said"]
+    everything = [state, said, shown, *models, boxes["first_layer"], boxes["second_layer"]]
+    quick = [state, said, shown, *models]
     # a click while another is being answered waits its turn; Gradio would drop it, or repeat the other one
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "trigger_mode": "multiple"}
-    parts["gallery"].select(hands.pick, [choice], everything, **quiet)
-    parts["upload"].upload(hands.take, [choice, parts["upload"]], [*everything, parts["upload"]], **quiet)
-    shown.select(hands.click, [choice], quick, **quiet)
+    parts["gallery"].select(handlers.pick, [state], everything, **quiet)
+    parts["upload"].upload(handlers.take, [state, parts["upload"]], [*everything, parts["upload"]], **quiet)
+    shown.select(handlers.click, [state], quick, **quiet)
     settings = [boxes[name] for name in ("first", "second", "side", "first_layer", "second_layer", "head")]
     for name in ("first", "second", "side"):
-        boxes[name].input(hands.change, [choice, *settings[:3], boxes["head"], methods], everything, **quiet)
+        boxes[name].input(handlers.change, [state, *settings[:3], boxes["head"], methods], everything, **quiet)
     for box in (boxes["first_layer"], boxes["second_layer"], boxes["head"], methods):
-        box.input(hands.change_view, [choice, *settings, methods], quick, **quiet)
-    parts["save"].click(hands.save, [choice], [said, parts["link"]], **quiet).then(
+        box.input(handlers.change_view, [state, *settings, methods], quick, **quiet)
+    parts["save"].click(handlers.save, [state], [said, parts["link"]], **quiet).then(
         None, [parts["link"]], None, js=SAVE, api_visibility="private"
     )
 
 
-class Hands:
+class Handlers:
     """What the page calls; each answers with what is to be put into the page."""
 
-    def __init__(self, desk: Desk, folder: Path):
-        self.desk = desk
+    def __init__(self, session: AppSession, folder: Path):
+        self.session = session
         self.folder = folder
 
-    def pick(self, state: dict[str, Any], event: gr.SelectData) -> list[Any]:
+    def pick(self, kept: dict[str, Any], event: gr.SelectData) -> list[Any]:
         """A sample was chosen."""
-        name, before = list(DRAWN)[int(event.index)], restored(state)
-        return self.all_of(replace(before, picture=f"sample:{name}", place=None), START, before)
+        name, before = list(DRAWN)[int(event.index)], restored(kept)
+        return self.all_of(replace(before, picture=f"sample:{name}", point=None), START, before)
 
-    def take(self, state: dict[str, Any], file: str | None) -> list[Any]:
+    def take(self, kept: dict[str, Any], file: str | None) -> list[Any]:
         """A file was given; what it can't be is said on the page, and the old picture stays."""
-        choice = restored(state)
+        state = restored(kept)
         if file is None:
-            return [*self.all_of(choice, START, choice), None]
+            return [*self.all_of(state, START, state), None]
         try:
             key = self.read_and_remove(uploaded(file, self.folder))
         except ValueError as error:
             return [gr.skip(), notice(str(error), bad=True), *[gr.skip()] * 5, None]
-        return [*self.all_of(replace(choice, picture=key, place=None), START, choice), None]
+        return [*self.all_of(replace(state, picture=key, point=None), START, state), None]
 
     def read_and_remove(self, path: Path) -> str:
         """Keep the picture of an upload in memory alone."""
         try:
-            return self.desk.take(path)
+            return self.session.take(path)
         finally:
             path.unlink(missing_ok=True)
 
-    def click(self, state: dict[str, Any], event: gr.SelectData) -> list[Any]:
-        """A place of the picture was clicked."""
-        choice = restored(state)
+    def click(self, kept: dict[str, Any], event: gr.SelectData) -> list[Any]:
+        """A point of the picture was clicked."""
+        state = restored(kept)
         try:
-            choice = self.desk.click(choice, float(event.index[0]), float(event.index[1]))
+            state = self.session.click(state, float(event.index[0]), float(event.index[1]))
         except ValueError as error:
             return [gr.skip(), notice(str(error), bad=True), *[gr.skip()] * 3]
-        return self.view_of(choice, START)
+        return self.view_of(state, START)
 
     def change(
-        self, state: dict[str, Any], first: str, second: str | None, side: str | None, *settings: Any
+        self, kept: dict[str, Any], first: str, second: str | None, side: str | None, *settings: Any
     ) -> list[Any]:
         """Other models, or another size; layers stay as they are known, their boxes may still show the old model's."""
-        before = restored(state)
-        choice = changed(before, first, second, side, before.first_layer, before.second_layer, *settings)
-        # a drop-down list reports a choice twice, and its `select` event leaves out choices by keyboard
-        return [gr.skip()] * 7 if choice == before else self.all_of(choice, START, before)
+        before = restored(kept)
+        state = changed(before, first, second, side, before.first_layer, before.second_layer, *settings)
+        # a drop-down list reports a state twice, and its `select` event leaves out choices by keyboard
+        return [gr.skip()] * 7 if state == before else self.all_of(state, START, before)
 
-    def change_view(self, state: dict[str, Any], *settings: Any) -> list[Any]:
+    def change_view(self, kept: dict[str, Any], *settings: Any) -> list[Any]:
         """Another layer or head, other methods."""
-        before = restored(state)
-        choice = changed(before, *settings)
-        return [gr.skip()] * 5 if choice == before else self.view_of(choice, START)
+        before = restored(kept)
+        state = changed(before, *settings)
+        return [gr.skip()] * 5 if state == before else self.view_of(state, START)
 
-    def save(self, state: dict[str, Any]) -> list[Any]:
+    def save(self, kept: dict[str, Any]) -> list[Any]:
         """The figure is wanted."""
         try:
-            return [notice(START), file_uri(self.desk.figure(restored(state)))]
+            return [notice(START), file_uri(self.session.figure(restored(kept)))]
         except ValueError as error:
             return [notice(str(error), bad=True), ""]
 
-    def view_of(self, choice: Choice, sentence: str) -> list[Any]:
-        """Choice, sentence, picture and both models."""
+    def view_of(self, state: PageState, sentence: str) -> list[Any]:
+        """PageState, sentence, picture and both models."""
         try:
-            shown = self.desk.shown(choice)
+            shown = self.session.shown(state)
         except ValueError as error:
-            return [asdict(choice), notice(str(error), bad=True), gr.skip(), *blocks_of(self.desk, choice)]
-        return [asdict(choice), notice(sentence), shown, *blocks_of(self.desk, choice)]
+            return [asdict(state), notice(str(error), bad=True), gr.skip(), *blocks_of(self.session, state)]
+        return [asdict(state), notice(sentence), shown, *blocks_of(self.session, state)]
 
-    def all_of(self, choice: Choice, sentence: str, before: Choice) -> list[Any]:
+    def all_of(self, state: PageState, sentence: str, before: PageState) -> list[Any]:
         """The same, and the layers to choose from."""
         boxes = []
-        for (source, wanted), (old, _) in zip(both(choice), both(before), strict=True):
-            layers = self.desk.layers(source, choice) if source else []
+        for (source, wanted), (old, _) in zip(both(state), both(before), strict=True):
+            layers = self.session.layers(source, state) if source else []
             # a list that is renewed closes under the visitor's hand, so it stays where nothing in it changed
-            same = source == old and (not old or layers == self.desk.layers(old, before))
+            same = source == old and (not old or layers == self.session.layers(old, before))
             boxes.append(gr.skip() if same else gr.Dropdown(**in_box(layers, wanted)))
-        return [*self.view_of(choice, sentence), *boxes]
+        return [*self.view_of(state, sentence), *boxes]
 
 
 def in_box(layers: list[tuple[str, str]], wanted: str | None = None) -> dict[str, Any]:
@@ -212,10 +217,10 @@ def in_box(layers: list[tuple[str, str]], wanted: str | None = None) -> dict[str
     return {"choices": layers, "value": wanted if wanted in names else names[len(names) // 2], "visible": True}
 
 
-def first_picture(desk: Desk, choice: Choice) -> Any:
+def first_picture(session: AppSession, state: PageState) -> Any:
     """The picture of a page that was just opened; none where the first model can't see it, as its block then says."""
     try:
-        return desk.shown(choice)
+        return session.shown(state)
     except ValueError:
         return None
 
@@ -228,25 +233,25 @@ def uploaded(file: str, folder: Path) -> Path:
     return path
 
 
-def both(choice: Choice) -> list[tuple[str | None, str | None]]:
+def both(state: PageState) -> list[tuple[str | None, str | None]]:
     """Both models and their layers; of the second there may be none."""
-    return [(choice.first, choice.first_layer), (choice.second, choice.second_layer)]
+    return [(state.first, state.first_layer), (state.second, state.second_layer)]
 
 
-def blocks_of(desk: Desk, choice: Choice) -> list[str]:
+def blocks_of(session: AppSession, state: PageState) -> list[str]:
     """HTML of both models; empty for the second if there is none."""
-    blocks = desk.blocks(choice)
+    blocks = session.blocks(state)
     return [*blocks, *[""] * (2 - len(blocks))]
 
 
-def restored(state: dict[str, Any]) -> Choice:
-    """The choice of a visitor, as it was kept."""
-    place = state["place"]
-    return Choice(**{**state, "place": tuple(place) if place else None, "methods": tuple(state["methods"])})
+def restored(kept: dict[str, Any]) -> PageState:
+    """The state of a visitor, as it was kept."""
+    point = tuple(kept["point"]) if kept["point"] else None
+    return PageState(**{**kept, "point": point, "methods": tuple(kept["methods"])})
 
 
 def changed(
-    choice: Choice,
+    state: PageState,
     first: str,
     second: str | None,
     side: str | None,
@@ -254,15 +259,15 @@ def changed(
     second_layer: str | None,
     head: str | None,
     methods: list[str],
-) -> Choice:
-    """The choice with the settings of the boxes."""
+) -> PageState:
+    """The state with the settings of the boxes."""
     return replace(
-        choice,
+        state,
         first=first,
         second=None if second in (None, NOTHING) else second,
         side=None if side in (None, OWN) else int(side),
-        first_layer=first_layer if first == choice.first else None,
-        second_layer=second_layer if second == choice.second else None,
+        first_layer=first_layer if first == state.first else None,
+        second_layer=second_layer if second == state.second else None,
         head=None if head in (None, HEADS[0]) else int(head) - 1,
         methods=tuple(name for name in METHODS if name in methods),
     )

@@ -1,4 +1,4 @@
-"""Small pictures of what a model does at one place: fast to draw, so that a click is answered at once."""
+"""Small pictures of what a model does at one point: fast to draw, so that a click is answered at once."""
 
 import base64
 import io
@@ -13,29 +13,29 @@ from PIL import Image, ImageColor, ImageDraw
 
 from ..explanation import attention, global_tokens, kernels, sampling_points
 from ..explanation.attention import middle
-from ..explanation.capture import Layer
-from ..explanation.figures import MARK, SHARES, SIGNED, VEIL, limits, number
+from ..explanation.capture import CapturedLayer
+from ..explanation.figures import MARK, SEQUENTIAL, SIGNED, VEIL, limits, number
 from ..explanation.maps import Maps
 from ..ops.attention_matrix import GatherMatrix, KernelMatrix
 from ..plots.style import COLOURS, abbreviate
-from .cache import Answer, View
+from .cache import ClassScore, ModelView
 
 Pixels = NDArray[np.uint8]
 SMOOTH = 4  # drawn so much larger, for smooth rings
 
 
 @dataclass(frozen=True)
-class Wish:
+class PanelOptions:
     """What is to be shown.
 
     Attributes:
-        place: Of the click, as shares of the picture's width and height; None before one.
+        point: Of the click, as fractions of the picture's width and height; None before one.
         layer: Name of a layer, `stage.block`; None: one in the middle.
         head: Number of an attention head; None: the mean of all.
         methods: Which tiles.
     """
 
-    place: tuple[float, float] | None = None
+    point: tuple[float, float] | None = None
     layer: str | None = None
     head: int | None = None
     methods: tuple[str, ...] = ()
@@ -62,47 +62,49 @@ class Tile:
     colours: str = ""
 
 
-def attention_tile(view: View, wish: Wish) -> Tile:
-    """What the token at the place listens to."""
-    layer = view.layer(wish.layer)
-    found = attention(view.seen, layer=layer.name, at=place_of(view, wish))
+def attention_tile(view: ModelView, options: PanelOptions) -> Tile:
+    """What the token at the point listens to."""
+    layer = view.layer(options.layer)
+    found = attention(view.seen, layer=layer.name, at=pixel_of(view, options))
     heads = found.weights.shape[1]
-    head = wish.head if wish.head is not None and wish.head < heads else None
+    head = options.head if options.head is not None and options.head < heads else None
     which = "mean of heads" if head is None else f"head {head + 1}"
-    about = f"what the marked place listens to in layer {layer.name}, {which}"
+    about = f"what the marked point listens to in layer {layer.name}, {which}"
     if found.signed:
-        about = f"weights around the marked place in layer {layer.name}"
+        about = f"weights around the marked point in layer {layer.name}"
     return map_tile("Mixing weights" if found.signed else "Attention", about, found.maps(head), view)
 
 
-def rollout_tile(view: View, wish: Wish) -> Tile:
-    """What reaches the answer through all layers."""
-    return map_tile("Roll-out", "what reaches the answer through all layers, wherever you click", view.rolled, view)
+def rollout_tile(view: ModelView, options: PanelOptions) -> Tile:
+    """What reaches the prediction through all layers."""
+    return map_tile("Roll-out", "what reaches the prediction through all layers, wherever you click", view.rolled, view)
 
 
-def field_tile(view: View, wish: Wish) -> Tile:
-    """Which pixels the place depends on."""
-    layer = view.layer(wish.layer)
-    token = layer.token_at(*place_of(view, wish))
+def field_tile(view: ModelView, options: PanelOptions) -> Tile:
+    """Which pixels the point depends on."""
+    layer = view.layer(options.layer)
+    token = layer.token_at(*pixel_of(view, options))
     values = view.dependence(layer, token).numpy()[None, None]
     marks = (middle(layer, token),)
-    maps = Maps("receptive-field", values, ("",), (1, 1), view.seen.image_size, "share of the dependence", marks=marks)
-    about = f"pixels that the marked place depends on behind layer {layer.name}"
+    maps = Maps(
+        "receptive-field", values, ("",), (1, 1), view.seen.image_size, "fraction of the dependence", marks=marks
+    )
+    about = f"pixels that the marked point depends on behind layer {layer.name}"
     return map_tile("Receptive field", about, maps, view, root=True)
 
 
-def kernel_tile(view: View, wish: Wish) -> Tile:
-    """The kernels at the place."""
-    layer = view.layer(wish.layer)
-    found = kernels(view.seen, layer=layer.name, at=place_of(view, wish))
+def kernel_tile(view: ModelView, options: PanelOptions) -> Tile:
+    """The kernels at the point."""
+    layer = view.layer(options.layer)
+    found = kernels(view.seen, layer=layer.name, at=pixel_of(view, options))
     weights = found.weights[0, :, 0]
     count = min(16, len(weights))
     chosen = weights[np.linspace(0, len(weights) - 1, count).round().astype(int)]
     kind = {
         "static": "the same everywhere, learned",
-        "per place": "learned for this place",
+        "per position": "learned for this point",
         "per image": "predicted for this picture",
-        "predicted": "predicted at the marked place",
+        "predicted": "predicted at the marked point",
         "attention": "attention in the sliding window",
     }[found.kind]
     low, high = limits(chosen, signed=True)
@@ -110,9 +112,9 @@ def kernel_tile(view: View, wish: Wish) -> Tile:
     return Tile("Kernels", about, mosaic(chosen, low, high), number(low), number(high), SIGNED)
 
 
-def sampling_tile(view: View, wish: Wish) -> Tile:
-    """Where the place's last token was sampled."""
-    found = sampling_points(view.seen, at=place_of(view, wish))
+def sampling_tile(view: ModelView, options: PanelOptions) -> Tile:
+    """Where the point's last token was sampled."""
+    found = sampling_points(view.seen, at=pixel_of(view, options))
     picture = faded(view)
     scale = picture.width / found.image_size[1]
     draw = ImageDraw.Draw(picture)
@@ -120,27 +122,29 @@ def sampling_tile(view: View, wish: Wish) -> Tile:
     for (x, y), inside in zip(found.points[0, 0] * scale, found.inside[0, 0], strict=True):
         if inside:
             draw.ellipse((x - 3, y - 3, x + 3, y + 3), fill="#e4002b", outline="white")
-    about = f"the {found.points.shape[2]} places that the framed token was made from"
+    about = f"the {found.points.shape[2]} points that the framed token was made from"
     return Tile("Sampling points", about, picture)
 
 
-def global_tile(view: View, wish: Wish) -> Tile:
+def global_tile(view: ModelView, options: PanelOptions) -> Tile:
     """What LightViT's global tokens gather."""
-    layer = view.layer(wish.layer)
+    layer = view.layer(options.layer)
     maps = global_tokens(view.seen, layer=layer.name).aggregate
     maps_shown = maps.values[0, :4]
     high = float(maps_shown.max())
-    sheets = [overlay(faded(view), cells(maps, view, number), 0.0, high, SHARES) for number in range(len(maps_shown))]
+    sheets = [
+        overlay(faded(view), cells(maps, view, number), 0.0, high, SEQUENTIAL) for number in range(len(maps_shown))
+    ]
     about = f"what {len(sheets)} of {len(maps.titles)} global tokens gather in layer {layer.name}"
-    return Tile("Global tokens", about, sheet_of(sheets), "0", number(high), SHARES)
+    return Tile("Global tokens", about, sheet_of(sheets), "0", number(high), SEQUENTIAL)
 
 
-def cam_tile(view: View, wish: Wish) -> Tile:
-    """Which places speak for the answer."""
-    return map_tile("Grad-CAM", f"what speaks for {view.answers[0].name!r} in the last layer", view.cam, view)
+def cam_tile(view: ModelView, options: PanelOptions) -> Tile:
+    """Which points speak for the prediction."""
+    return map_tile("Grad-CAM", f"what speaks for {view.predictions[0].name!r} in the last layer", view.cam, view)
 
 
-def prediction_tile(view: View, wish: Wish) -> Tile:
+def prediction_tile(view: ModelView, options: PanelOptions) -> Tile:
     """What a segmenter or detector found."""
     found = view.predicted
     picture = faded(view)
@@ -159,18 +163,18 @@ def prediction_tile(view: View, wish: Wish) -> Tile:
     return Tile("Prediction", f"found: {names or 'nothing'}", picture)
 
 
-def dense_tile(view: View, wish: Wish) -> Tile:
+def dense_tile(view: ModelView, options: PanelOptions) -> Tile:
     """What each class that was found looks at."""
     maps = view.dense
     low, high = limits(maps.values[0, :4], signed=True)
     sheets = [
-        overlay(faded(view), cells(maps, view, place), low, high, SIGNED) for place in range(min(4, len(maps.titles)))
+        overlay(faded(view), cells(maps, view, index), low, high, SIGNED) for index in range(min(4, len(maps.titles)))
     ]
     about = f"what {', '.join(maps.titles[: len(sheets)])} look at beyond what all do"
     return Tile("Dense roll-out", about, sheet_of(sheets), number(low), number(high), SIGNED)
 
 
-METHODS: dict[str, Callable[[View, Wish], Tile]] = {
+METHODS: dict[str, Callable[[ModelView, PanelOptions], Tile]] = {
     "Prediction": prediction_tile,
     "Attention": attention_tile,
     "Kernels": kernel_tile,
@@ -184,7 +188,7 @@ METHODS: dict[str, Callable[[View, Wish], Tile]] = {
 FIRST = tuple(name for name in METHODS if name != "Grad-CAM")
 
 
-def applies(method: str, view: View, layer: Layer) -> bool:
+def applies(method: str, view: ModelView, layer: CapturedLayer) -> bool:
     """Whether a method has something to show for a model: not each has kernels, deformable merges or global tokens."""
     match method:
         case "Prediction" | "Dense roll-out":
@@ -200,31 +204,31 @@ def applies(method: str, view: View, layer: Layer) -> bool:
     return True
 
 
-def draw_tiles(view: View, wish: Wish) -> list[Tile]:
+def draw_tiles(view: ModelView, options: PanelOptions) -> list[Tile]:
     """The tiles that are wished for and make sense for this model."""
-    layer = view.layer(wish.layer)
-    return [METHODS[name](view, wish) for name in METHODS if name in wish.methods and applies(name, view, layer)]
+    layer = view.layer(options.layer)
+    return [METHODS[name](view, options) for name in METHODS if name in options.methods and applies(name, view, layer)]
 
 
-def place_of(view: View, wish: Wish) -> tuple[float, float]:
-    """The pixel of what the model sees at the place of a click; the middle before one."""
-    return view.to_model(wish.place or (0.5, 0.5))
+def pixel_of(view: ModelView, options: PanelOptions) -> tuple[float, float]:
+    """The pixel of what the model sees at the point of a click; the middle before one."""
+    return view.to_model(options.point or (0.5, 0.5))
 
 
-def map_tile(title: str, about: str, maps: Maps, view: View, root: bool = False) -> Tile:
-    """A map over the picture, the place ringed."""
+def map_tile(title: str, about: str, maps: Maps, view: ModelView, root: bool = False) -> Tile:
+    """A map over the picture, the point ringed."""
     values = cells(maps, view)
     low, high = limits(values, maps.signed)
     shown = np.sqrt(values / high) * high if root else values
-    picture = overlay(faded(view), shown, low, high, SIGNED if maps.signed else SHARES)
+    picture = overlay(faded(view), shown, low, high, SIGNED if maps.signed else SEQUENTIAL)
     for mark in maps.marks:
         ring(picture, mark[0] * picture.width / maps.image_size[1], mark[1] * picture.height / maps.image_size[0])
     about = f"{about} (colours by the root)" if root else about
     start = 0.0 if 0 < low < high / 1000 else low
-    return Tile(title, about, picture, number(start), number(high), SIGNED if maps.signed else SHARES)
+    return Tile(title, about, picture, number(start), number(high), SIGNED if maps.signed else SEQUENTIAL)
 
 
-def cells(maps: Maps, view: View, index: int = 0) -> NDArray[np.floating]:
+def cells(maps: Maps, view: ModelView, index: int = 0) -> NDArray[np.floating]:
     """A map at the size of the shown picture; cells stay cells."""
     pixels = maps.in_pixels()[0, index]
     rows = np.arange(view.shown.height) * pixels.shape[0] // view.shown.height
@@ -232,7 +236,7 @@ def cells(maps: Maps, view: View, index: int = 0) -> NDArray[np.floating]:
     return pixels[rows[:, None], columns]
 
 
-def faded(view: View) -> Image.Image:
+def faded(view: ModelView) -> Image.Image:
     """The picture in pale grey."""
     grey = np.asarray(view.shown.convert("L"), dtype=np.float32)
     return Image.fromarray(((grey + 40) * (255 / 335)).astype(np.uint8)).convert("RGB")
@@ -248,8 +252,8 @@ def colour_table(name: str) -> Pixels:
 
 def coloured(values: NDArray[np.floating], low: float, high: float, colours: str) -> Pixels:
     """Numbers as colours `[..., 3]`."""
-    share = np.clip((np.nan_to_num(values) - low) / (high - low), 0, 1)
-    return colour_table(colours)[(share * 255).round().astype(np.uint8)]
+    fraction = np.clip((np.nan_to_num(values) - low) / (high - low), 0, 1)
+    return colour_table(colours)[(fraction * 255).round().astype(np.uint8)]
 
 
 def overlay(ground: Image.Image, values: NDArray[np.floating], low: float, high: float, colours: str) -> Image.Image:
@@ -265,9 +269,9 @@ def mosaic(kernels: NDArray[np.floating], low: float, high: float) -> Image.Imag
     across = 4 if len(kernels) > 4 else 2
     cell = 448 // across - 8
     page = Image.new("RGB", (across * (cell + 8) - 8, -(-len(kernels) // across) * (cell + 8) - 8), "white")
-    for place, kernel in enumerate(kernels):
+    for index, kernel in enumerate(kernels):
         one = Image.fromarray(coloured(kernel, low, high, SIGNED)).resize((cell, cell), Image.Resampling.NEAREST)
-        page.paste(one, (place % across * (cell + 8), place // across * (cell + 8)))
+        page.paste(one, (index % across * (cell + 8), index // across * (cell + 8)))
     return page
 
 
@@ -277,13 +281,13 @@ def sheet_of(pictures: list[Image.Image]) -> Image.Image:
         return pictures[0]
     gap, (width, height) = 6, (side // 2 for side in pictures[0].size)
     page = Image.new("RGB", (2 * width + gap, -(-len(pictures) // 2) * (height + gap) - gap), "white")
-    for place, picture in enumerate(pictures):
-        page.paste(picture.resize((width, height)), (place % 2 * (width + gap), place // 2 * (height + gap)))
+    for index, picture in enumerate(pictures):
+        page.paste(picture.resize((width, height)), (index % 2 * (width + gap), index // 2 * (height + gap)))
     return page
 
 
 def ring(picture: Image.Image, x: float, y: float) -> None:
-    """A ring around a place, seen on every colour."""
+    """A ring around a point, seen on every colour."""
     radius = 11
     side = 2 * (radius + 4)
     layer = Image.new("RGBA", (side * SMOOTH, side * SMOOTH))
@@ -300,8 +304,8 @@ def ring(picture: Image.Image, x: float, y: float) -> None:
 LOSSLESS = 40_000  # pixels up to which a picture is sent without loss
 
 
-def model_block(view: View, tiles: Sequence[Tile]) -> str:
-    """A model: its name, its answers and its tiles."""
+def model_block(view: ModelView, tiles: Sequence[Tile]) -> str:
+    """A model: its name, its predictions and its tiles."""
     height, width = view.part.size
     kind, weights = ("trained", "trained") if view.opened.learned else ("random", "random weights")
     head = (
@@ -311,27 +315,27 @@ def model_block(view: View, tiles: Sequence[Tile]) -> str:
     note = ""
     if not view.opened.learned:
         note = (
-            '<p class="ns-note">The weights are random: this model was not trained, and neither its answers nor its '
-            "maps mean anything yet. Train it (<code>nearsight train</code>) and open the run: "
+            '<p class="ns-note">The weights are random: this model was not trained, and neither its predictions nor '
+            "its maps mean anything yet. Train it (<code>nearsight train</code>) and open the run: "
             "<code>nearsight app RUN</code>.</p>"
         )
     shown = "".join(tile_block(tile, view.label) for tile in tiles)
     faint = "" if view.opened.learned else " ns-faint"
     return (
-        f'<section class="ns-model">{head}<div class="ns-said"><div class="ns-answers{faint}">'
-        f'{answer_bars(view.answers)}</div>{note}</div><div class="ns-tiles">{shown}</div></section>'
+        f'<section class="ns-model">{head}<div class="ns-said"><div class="ns-predictions{faint}">'
+        f'{probability_bars(view.predictions)}</div>{note}</div><div class="ns-tiles">{shown}</div></section>'
     )
 
 
-def answer_bars(answers: Sequence[Answer]) -> str:
+def probability_bars(predictions: Sequence[ClassScore]) -> str:
     """The likeliest classes with bars."""
     rows = []
-    for answer in answers:
-        share = 100 * answer.probability
-        name = answer.name
+    for prediction in predictions:
+        fraction = 100 * prediction.probability
+        name = prediction.name
         rows.append(
             f'<div class="ns-bar"><span class="ns-name" title="{escape(name)}">{escape(abbreviate(name, 32))}</span>'
-            f'<span class="ns-track"><i style="width:{share:.1f}%"></i></span><b>{share:.1f} %</b></div>'
+            f'<span class="ns-track"><i style="width:{fraction:.1f}%"></i></span><b>{fraction:.1f} %</b></div>'
         )
     return "".join(rows)
 
@@ -342,7 +346,7 @@ def tile_block(tile: Tile, model: str) -> str:
     scale = ""
     if tile.colours:
         table = colour_table(tile.colours)
-        stops = ",".join("rgb({},{},{})".format(*table[place]) for place in range(0, 256, 17))
+        stops = ",".join("rgb({},{},{})".format(*table[index]) for index in range(0, 256, 17))
         scale = (
             f'<div class="ns-scale"><span>{escape(tile.low)}</span>'
             f'<i style="background:linear-gradient(90deg,{stops})"></i><span>{escape(tile.high)}</span></div>'

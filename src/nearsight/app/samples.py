@@ -13,19 +13,19 @@ FINE = 2  # drawn so much larger, then made smaller: smooth edges
 
 def sky(top: tuple[int, int, int], bottom: tuple[int, int, int]) -> Image.Image:
     """A gradient from top to bottom."""
-    share = np.linspace(0, 1, SIDE * FINE)[:, None, None]
-    rows = (1 - share) * np.array(top) + share * np.array(bottom)
+    fraction = np.linspace(0, 1, SIDE * FINE)[:, None, None]
+    rows = (1 - fraction) * np.array(top) + fraction * np.array(bottom)
     return Image.fromarray(np.broadcast_to(rows, (SIDE * FINE, SIDE * FINE, 3)).astype(np.uint8))
 
 
 def dots(draw: ImageDraw.ImageDraw, x: float, y: float, radius: float, colour: str) -> None:
-    """A filled circle; places and sizes are shares of the picture."""
+    """A filled circle; points and sizes are fractions of the picture."""
     side = SIDE * FINE
     draw.ellipse(((x - radius) * side, (y - radius) * side, (x + radius) * side, (y + radius) * side), fill=colour)
 
 
 def polygon(draw: ImageDraw.ImageDraw, points: list[tuple[float, float]], colour: str) -> None:
-    """A filled polygon; places are shares of the picture."""
+    """A filled polygon; points are fractions of the picture."""
     draw.polygon([(x * SIDE * FINE, y * SIDE * FINE) for x, y in points], fill=colour)
 
 

@@ -122,4 +122,4 @@ def blocked(folder: str) -> list[str]:
     """Everything at the root of this machine but what the folder of the page lies in."""
     root = Path(folder).anchor
     kept = Path(folder).resolve().parts[1]
-    return [str(place) for place in Path(root).iterdir() if place.name != kept]
+    return [str(path) for path in Path(root).iterdir() if path.name != kept]

@@ -1,4 +1,4 @@
-"""What happens when somebody uses the page, without the page: a picture, one or two models, a place, what to show."""
+"""What happens when somebody uses the page, without the page: a picture, one or two models, a point, what to show."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -11,8 +11,8 @@ from ..explanation.figures import Panel, draw_rows
 from ..factory import list_models
 from ..plots.style import to_png
 from ..runs.predictor import load_module
-from .cache import Looking, Recent, View
-from .panels import FIRST, Tile, Wish, draw_tiles, model_block, problem_block, ring
+from .cache import ModelView, Recent, ViewCache
+from .panels import FIRST, PanelOptions, Tile, draw_tiles, model_block, problem_block, ring
 from .samples import sample
 from .uploads import read_upload
 
@@ -24,7 +24,7 @@ PICTURES = 48  # kept in memory; older ones have to be given again
 
 
 @dataclass(frozen=True)
-class Choice:
+class PageState:
     """What one visitor has chosen.
 
     Attributes:
@@ -32,7 +32,7 @@ class Choice:
         first: A model.
         second: Another beside it, or none.
         side: Shorter side in pixels of what the models see; None: their own.
-        place: Of the last click, as shares of the picture's width and height.
+        point: Of the last click, as fractions of the picture's width and height.
         first_layer: Name of a layer; None: one in the middle.
         second_layer: The same of the second model.
         head: Number of a head; None: the mean of all.
@@ -43,7 +43,7 @@ class Choice:
     first: str = "deit_nano"
     second: str | None = None
     side: int | None = None
-    place: tuple[float, float] | None = None
+    point: tuple[float, float] | None = None
     first_layer: str | None = None
     second_layer: str | None = None
     head: int | None = None
@@ -54,26 +54,26 @@ class Choice:
         both = [(self.first, self.first_layer)]
         return [*both, (self.second, self.second_layer)] if self.second else both
 
-    def wish(self, layer: str | None) -> Wish:
+    def options(self, layer: str | None) -> PanelOptions:
         """What is to be shown of one model."""
-        return Wish(self.place, layer, self.head, self.methods)
+        return PanelOptions(self.point, layer, self.head, self.methods)
 
 
-class Desk:
+class AppSession:
     """Answers what the page asks.
 
     Args:
         sources: Runs, weight files and names of models to choose from.
 
     Example:
-        >>> desk = Desk(["dwnet_nano"])
-        >>> choice = desk.click(Choice(first="dwnet_nano"), 100, 200)
-        >>> "Kernels" in desk.blocks(choice)[0]
+        >>> session = AppSession(["dwnet_nano"])
+        >>> state = session.click(PageState(first="dwnet_nano"), 100, 200)
+        >>> "Kernels" in session.blocks(state)[0]
         True
     """
 
     def __init__(self, sources: list[str]):
-        self.looking = Looking(sources)
+        self.cache = ViewCache(sources)
         self.pictures: Recent[str, Image.Image] = Recent(PICTURES)
 
     def picture(self, key: str) -> Image.Image:
@@ -91,61 +91,61 @@ class Desk:
         """Keep the picture in a file in memory, and tell how it is called here."""
         picture = read_upload(path)
         key = hashlib.sha256(picture.tobytes() + repr(picture.size).encode()).hexdigest()[:24]
-        with self.looking.lock:
+        with self.cache.lock:
             self.pictures.get(key, lambda: picture)
         return key
 
-    def view(self, source: str, choice: Choice) -> View:
+    def view(self, source: str, state: PageState) -> ModelView:
         """The chosen picture as a model sees it."""
-        return self.looking.view(source, self.picture(choice.picture), choice.picture, choice.side)
+        return self.cache.view(source, self.picture(state.picture), state.picture, state.side)
 
-    def click(self, choice: Choice, x: float, y: float) -> Choice:
-        """The choice after a click on the pixel (x, y) of the shown picture."""
-        with self.looking.lock:
-            return replace(choice, place=self.view(choice.first, choice).from_shown(x, y))
+    def click(self, state: PageState, x: float, y: float) -> PageState:
+        """The state after a click on the pixel (x, y) of the shown picture."""
+        with self.cache.lock:
+            return replace(state, point=self.view(state.first, state).from_shown(x, y))
 
-    def shown(self, choice: Choice) -> Image.Image:
-        """The picture as the first model sees it, with a ring around the place."""
-        with self.looking.lock:
-            view = self.view(choice.first, choice)
+    def shown(self, state: PageState) -> Image.Image:
+        """The picture as the first model sees it, with a ring around the point."""
+        with self.cache.lock:
+            view = self.view(state.first, state)
             picture = view.shown.copy()
-            if choice.place is not None:
-                x, y = view.to_model(choice.place)
+            if state.point is not None:
+                x, y = view.to_model(state.point)
                 ring(picture, x * picture.width / view.part.size[1], y * picture.height / view.part.size[0])
             return picture
 
-    def blocks(self, choice: Choice) -> list[str]:
+    def blocks(self, state: PageState) -> list[str]:
         """What each model says and shows, as HTML."""
         blocks = []
-        for source, layer in choice.models():
+        for source, layer in state.models():
             try:
-                with self.looking.lock:
-                    view = self.view(source, choice)
-                    blocks.append(model_block(view, draw_tiles(view, choice.wish(layer))))
+                with self.cache.lock:
+                    view = self.view(source, state)
+                    blocks.append(model_block(view, draw_tiles(view, state.options(layer))))
             except ValueError as error:
                 blocks.append(problem_block(source, str(error)))
         return blocks
 
-    def layers(self, source: str, choice: Choice) -> list[tuple[str, str]]:
+    def layers(self, source: str, state: PageState) -> list[tuple[str, str]]:
         """The layers of a model: what to call them, and their names."""
-        with self.looking.lock:
+        with self.cache.lock:
             try:
-                found = self.view(source, choice).layers()
+                found = self.view(source, state).layers()
             except ValueError:
                 return []
             return [(f"stage {layer.stage}, block {layer.block}", layer.name) for layer in found]
 
-    def figure(self, choice: Choice) -> bytes:
+    def figure(self, state: PageState) -> bytes:
         """Everything that is shown as one figure, a row for each model: the bytes of a PNG file."""
-        with self.looking.lock:
-            drawn: list[tuple[View, list[Tile]]] = []
-            for source, layer in choice.models():
-                view = self.view(source, choice)
-                drawn.append((view, draw_tiles(view, choice.wish(layer))))
-            return to_png(draw_figure(drawn, self.shown(choice)))
+        with self.cache.lock:
+            drawn: list[tuple[ModelView, list[Tile]]] = []
+            for source, layer in state.models():
+                view = self.view(source, state)
+                drawn.append((view, draw_tiles(view, state.options(layer))))
+            return to_png(draw_figure(drawn, self.shown(state)))
 
 
-def draw_figure(drawn: list[tuple[View, list[Tile]]], picture: Image.Image) -> "Figure":
+def draw_figure(drawn: list[tuple[ModelView, list[Tile]]], picture: Image.Image) -> "Figure":
     """A row for each model: the picture, then its tiles."""
     rows, names = [], []
     for view, tiles in drawn:
@@ -154,7 +154,7 @@ def draw_figure(drawn: list[tuple[View, list[Tile]]], picture: Image.Image) -> "
         names.append(view.label)
     random = [view.label for view, _ in drawn if not view.opened.learned]
     note = f"Random weights, not trained: {', '.join(dict.fromkeys(random))}" if random else ""
-    return draw_rows(rows, title="What the models see at the marked place", names=names, note=note)
+    return draw_rows(rows, title="What the models see at the marked point", names=names, note=note)
 
 
 def tile_panel(tile: Tile, size: tuple[int, int]) -> Panel:

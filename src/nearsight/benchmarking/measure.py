@@ -11,11 +11,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from ..memory import free_bytes
 from ..runs.predictor import pick_device
-from ..timing import Task, check_threads, make_task, take_turns, with_threads
+from ..timing import TimedCall, check_threads, make_task, take_turns, with_threads
 from .models import (
     RUNTIMES,
     BenchModel,
-    Refused,
+    NotMeasured,
     Runner,
     make_runner,
     many_compilations,
@@ -118,7 +118,7 @@ def whole_numbers(option: str, given: Sequence[int], low: int, high: int) -> lis
 
 @torch.inference_mode()
 def measure(
-    models: Sequence[BenchModel | Refused],
+    models: Sequence[BenchModel | NotMeasured],
     setting: Setting,
     reference: str | None = None,
     *,
@@ -149,7 +149,7 @@ def measure(
         if not ready.tasks:
             raise ValueError(f"Nothing can be measured: {ready.missing[0].reason}")
         side = SIDE.get(setting.device.type, SIDE_ON_GPU)
-        tasks: dict[Key | None, Task] = {None: matrix_product(side, setting.device)}
+        tasks: dict[Key | None, TimedCall] = {None: matrix_product(side, setting.device)}
         tasks.update(ready.tasks.items())
         order = follow(list(tasks) * setting.rounds, "Measuring in rounds")
         seconds = take_turns(tasks, until(stopped, order))
@@ -182,18 +182,18 @@ class Preparation:
 
     def __init__(self, setting: Setting):
         self.setting = setting
-        self.tasks: dict[Key, Task] = {}
+        self.tasks: dict[Key, TimedCall] = {}
         self.memory: dict[Key, int] = {}
         self.making: dict[Key, float] = {}
         self.missing: list[Missing] = []
 
-    def prepare(self, models: Sequence[BenchModel | Refused], follow: Follow, stopped: Callable[[], int]) -> None:
+    def prepare(self, models: Sequence[BenchModel | NotMeasured], follow: Follow, stopped: Callable[[], int]) -> None:
         """Bring every model into every runtime."""
         pairs = [(model, runtime) for model in models for runtime in self.setting.runtimes]
         for model, runtime in follow(pairs, "Folding, compiling and warming up"):
             if stopped():
                 raise KeyboardInterrupt
-            if isinstance(model, Refused):
+            if isinstance(model, NotMeasured):
                 self.missing.append(Missing(model.label, model.size, runtime, 0, model.reason))
                 continue
             reasons = [beyond_memory(model, batch, self.setting.device) for batch in self.setting.batches]
@@ -219,7 +219,7 @@ class Preparation:
         images = torch.randn(key.batch, 3, *key.size, device=setting.device)
         call = partial(runner.call, images)
         try:
-            first = Task(call, 1, setting.device).seconds()
+            first = TimedCall(call, 1, setting.device).seconds()
             self.tasks[key] = make_task(call, setting.device, LEAST)
             self.making[key] = runner.seconds + first
             if setting.memory and runner.visible and (bytes_ := peak_memory(call, setting.device)) is not None:
@@ -240,7 +240,7 @@ def beyond_memory(model: BenchModel, batch: int, device: torch.device) -> str | 
     )
 
 
-def matrix_product(side: int, device: torch.device) -> Task:
+def matrix_product(side: int, device: torch.device) -> TimedCall:
     """The product of two square matrices in float32: the fastest arithmetic that the machine has."""
     one, other, out = (torch.randn(side, side, device=device) for _ in range(3))
     return make_task(partial(torch.mm, one, other, out=out), device, LEAST)

@@ -55,7 +55,7 @@ class BenchModel:
 
 
 @dataclass(frozen=True)
-class Refused:
+class NotMeasured:
     """A model that can't be measured at a size.
 
     Attributes:
@@ -69,7 +69,7 @@ class Refused:
     reason: str
 
 
-def open_model(text: str, size: int | None = None) -> BenchModel | Refused:
+def open_model(text: str, size: int | None = None) -> BenchModel | NotMeasured:
     """The model that a text stands for, as `nearsight train` would build it, with 1000 classes.
 
     Args:
@@ -102,7 +102,7 @@ def open_model(text: str, size: int | None = None) -> BenchModel | Refused:
             shape = copy.deepcopy(model).to(device)
             cost, held = count(shape, sides), bytes_held(shape, torch.zeros(1, 3, *sides, device=device))
     except Exception as error:  # whatever a foreign model says to a size that it was not made for
-        return Refused(label, sides, reason_of(error))
+        return NotMeasured(label, sides, reason_of(error))
     return BenchModel(label, name, model, sides, cost.parameters, cost.macs, held)
 
 

@@ -16,8 +16,8 @@ from ..comparison.report import overlap
 from ..interval import Interval
 from ..plots.style import COLOURS, FAINT, LINE, SMALL, SOFT, figure, tidy, to_png, write
 from ..reproduce.papers import plan
-from ..reproduce.published import Row, published_rows
-from ..reproduce.recipes import Recipe
+from ..reproduce.published import PublishedRow, published_rows
+from ..reproduce.recipes import BuildRecipe
 from .results import Bench, Growth, Key, growths
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ def all_printed() -> dict[str, float]:
     for row in sorted(published_rows(), key=lambda row: not row.own):
         top1 = accuracy_of(row)
         what = plan(row) if top1 is not None else None
-        if top1 is not None and isinstance(what, Recipe) and is_unchanged(what):
+        if top1 is not None and isinstance(what, BuildRecipe) and is_unchanged(what):
             found.setdefault(what.model, top1)
     return found
 
 
-def accuracy_of(row: Row) -> float | None:
+def accuracy_of(row: PublishedRow) -> float | None:
     """What a row prints for ImageNet-1K at 224 pixels (256 for Swin v2), if it does."""
     if row.dense or row.setting.get("init", "random") != "random" or row.setting.get("image_size", 224) != 224:
         return None
@@ -71,7 +71,7 @@ def accuracy_of(row: Row) -> float | None:
     return float(printed) if printed.replace(".", "").isdigit() else None
 
 
-def is_unchanged(what: Recipe) -> bool:
+def is_unchanged(what: BuildRecipe) -> bool:
     """Whether a row is about a model as its name stands for it, apart from the number of classes."""
     options = {key for key, _ in what.options} - {"num_classes"}
     return not options and what.change is None and what.spec is None
@@ -137,7 +137,7 @@ def short(value: float) -> str:
         >>> short(0.12345), short(12.345), short(1234.5)
         ('0.123', '12.3', '1234')
     """
-    digits = next((places for limit, places in ((1, 3), (10, 2), (100, 1)) if abs(value) < limit), 0)
+    digits = next((decimals for limit, decimals in ((1, 3), (10, 2), (100, 1)) if abs(value) < limit), 0)
     return f"{value:.{digits}f}"
 
 
@@ -183,7 +183,7 @@ def caption(found: Bench, width: int) -> str:
     cut = f"Interrupted after {rounds} of {setting.rounds} rounds. " if found.interrupted else ""
     words = (
         f"{cut}Median of {rounds} rounds on {where(found)} with {threads}; in brackets {interval}. {memory}"
-        f"of peak: share of a matrix product's speed in the same rounds ({peak:.0f} GFLOP/s). time ratio: to "
+        f"of peak: fraction of a matrix product's speed in the same rounds ({peak:.0f} GFLOP/s). time ratio: to "
         f"{found.reference} ({first}) with the same batch, within rounds; less is faster. {compiling}"
     )
     return "\n".join(wrap(words, width)) + "\n"
@@ -405,7 +405,7 @@ class Line:
 
     label: str
     height: float
-    places: tuple[float, ...]
+    marks: tuple[float, ...]
 
 
 def tag(axes: "Axes", rows: list[Line]) -> None:
@@ -414,14 +414,14 @@ def tag(axes: "Axes", rows: list[Line]) -> None:
     axes.figure.draw_without_rendering()  # type: ignore[union-attr]  # the layout decides where things are
     area = axes.get_window_extent()
     taken = [box for row in rows for box in boxes_of(axes, row)]
-    for row in sorted(rows, key=lambda row: min(row.places)):
-        start = (min(row.places), row.height)
+    for row in sorted(rows, key=lambda row: min(row.marks)):
+        start = (min(row.marks), row.height)
         x, y = map(float, axes.transData.transform(start))
-        end = float(axes.transData.transform((max(row.places), row.height))[0])
+        end = float(axes.transData.transform((max(row.marks), row.height))[0])
         text = write(axes.annotate(row.label, start, xytext=(0, 0), textcoords="offset pixels"), SMALL)
         extent = text.get_window_extent(canvas.get_renderer())  # type: ignore[attr-defined]
         inside = (area.x0, area.y0, area.x1, area.y1)
-        left, bottom = free_place((x, y, end), (extent.width, extent.height), inside, taken)
+        left, bottom = free_position((x, y, end), (extent.width, extent.height), inside, taken)
         taken.append((left, bottom, left + extent.width, bottom + extent.height))
         text.set_position((left - x, bottom - y))
         away = max(bottom - y, y - bottom - extent.height)
@@ -431,14 +431,14 @@ def tag(axes: "Axes", rows: list[Line]) -> None:
 
 def boxes_of(axes: "Axes", row: Line) -> Iterator[Box]:
     """What the marks of a line and the line itself cover."""
-    points = [tuple(map(float, axes.transData.transform((place, row.height)))) for place in row.places]
+    points = [tuple(map(float, axes.transData.transform((across, row.height)))) for across in row.marks]
     for x, y in points:
         yield x - MARK, y - MARK, x + MARK, y + MARK
     xs, y = [x for x, _ in points], points[0][1]
     yield min(xs), y - 2, max(xs), y + 2
 
 
-def free_place(
+def free_position(
     line: tuple[float, float, float], size: tuple[float, float], inside: Box, taken: list[Box]
 ) -> tuple[float, float]:
     """The nearest place for a text where nothing else is; above the line's left end if there is none.
@@ -451,9 +451,9 @@ def free_place(
 
     Example:
         >>> area = (0, 0, 200, 100)
-        >>> free_place((50, 50, 100), (40, 10), area, [])
+        >>> free_position((50, 50, 100), (40, 10), area, [])
         (46, 58)
-        >>> free_place((50, 50, 100), (40, 10), area, [(0, 55, 200, 80)])
+        >>> free_position((50, 50, 100), (40, 10), area, [(0, 55, 200, 80)])
         (46, 32)
     """
     (x, y, end), (width, height) = line, size

@@ -117,7 +117,7 @@ class Bench:
         return median_interval([key.batch / value for value in self.seconds[key]])
 
     def fraction(self, key: Key) -> Interval:
-        """Share of the peak: multiply-adds in a second by those of the matrix product in the same round."""
+        """Fraction of the peak: multiply-adds in a second by those of the matrix product in the same round."""
         ours, theirs = self.macs[key.label, key.size] * key.batch, self.side**3
         return ratio_interval([ours / value for value in self.seconds[key]], [theirs / value for value in self.peak])
 

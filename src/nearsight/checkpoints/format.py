@@ -105,7 +105,7 @@ def save_model(
         timm_options: Of a model of timm: what its `create_model` was given.
         img_size: Of a model of timm: height and width of its images.
     """
-    from ..heads.model import DenseModel  # here, as most models have no head of this kind
+    from ..heads.model import DenseModel
 
     path = Path(path)
     description: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": name, **dict.fromkeys(KINDS)}

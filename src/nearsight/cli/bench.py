@@ -53,7 +53,7 @@ def bench(
         ),
     ] = None,
 ) -> None:
-    """Measure models beside each other: latency, images/s, memory, share of the machine's peak."""
+    """Measure models beside each other: latency, images/s, memory, fraction of the machine's peak."""
     for option, file in (("--json", json), ("--plot", plot)):
         check_target(option, file)
     sizes = numbers("--scaling", scaling) if scaling else None

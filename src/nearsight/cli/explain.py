@@ -60,7 +60,7 @@ def explain(
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file; give the name of a folder.")
     methods = check_methods(method or (), SCORED if score else [*METHODS, OVER_MANY])
-    places = [parse_pixel(text) for text in at or ()]
+    pixels = [parse_pixel(text) for text in at or ()]
     predictor = load_module(source, seed)
     if not predictor.learned:
         print(
@@ -77,7 +77,7 @@ def explain(
         method=methods or "rollout",
         layer=layer,
         head=head,
-        at=places,
+        at=pixels,
         classes=classes or (),
         beside=beside or (),
         fusion=fusion,  # type: ignore[arg-type]

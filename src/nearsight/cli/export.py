@@ -83,7 +83,7 @@ def summary(found: "Exported") -> list[str]:
         shape = f"{one.size[0]}×{one.size[1]}"
         lines.append(
             f"  {shape:>9}  {one.images} images, largest difference {one.max_abs:.1e} "
-            f"({one.max_rel:.1e} of the largest value), same answer for {percent(one.top1)}"
+            f"({one.max_rel:.1e} of the largest value), same prediction for {percent(one.top1)}"
         )
     lines += int8_summary(found.quantized) if found.quantized else []
     return [*lines, f"Wrote {found.folder} ({mega:.1f} MB)."]
@@ -94,13 +94,13 @@ def int8_summary(made: "Quantized") -> list[str]:
     from ..console import percent
 
     verdict = made.verdict
-    answers = f"same answer as in float for {percent(verdict.agreement)} of {verdict.images:,} images"
+    predictions = f"same prediction as in float for {percent(verdict.agreement)} of {verdict.images:,} images"
     if verdict.before is not None and verdict.after is not None:
-        answers = f"accuracy {percent(verdict.before)} before, {percent(verdict.after)} after; {answers}"
+        predictions = f"accuracy {percent(verdict.before)} before, {percent(verdict.after)} after; {predictions}"
     total = made.layers + len(made.kept)
     kept = f", {len(made.kept)} sensitive ones stay in float" if made.kept else ""
     return [
         f"In 8 bits: {made.layers} of {total} layers{kept}; calibrated on {made.calibrated:,} images.",
-        f"  {answers}",
+        f"  {predictions}",
         f"  {made.bytes_before / 1e6:.1f} MB before, {made.bytes_after / 1e6:.1f} MB after",
     ]

@@ -34,7 +34,7 @@ SLOTS = ("embed", "qkv", "mixer", "ffn", "merge")
 
 
 @dataclass(frozen=True)
-class Row:
+class ModelRow:
     """One model.
 
     Attributes:
@@ -89,7 +89,7 @@ def models(
     console.print(models_table(rows, console.width))
 
 
-def read_catalogue(pattern: str | None = None) -> list[Row]:
+def read_catalogue(pattern: str | None = None) -> list[ModelRow]:
     """The recorded rows, grouped by family; with a pattern, those whose name or family it matches.
 
     Args:
@@ -102,7 +102,7 @@ def read_catalogue(pattern: str | None = None) -> list[Row]:
         >>> [row.name for row in read_catalogue("lit_s*")]
         ['lit_small']
     """
-    rows = [Row(**row | {"image": tuple(row["image"]), "strides": tuple(row["strides"])}) for row in _read_json()]
+    rows = [ModelRow(**row | {"image": tuple(row["image"]), "strides": tuple(row["strides"])}) for row in _read_json()]
     if pattern is None:
         return rows
     wanted = pattern.lower()
@@ -116,7 +116,7 @@ def read_catalogue(pattern: str | None = None) -> list[Row]:
     return found
 
 
-def write_catalogue(rows: list[Row], path: Path = RECORD) -> None:
+def write_catalogue(rows: list[ModelRow], path: Path = RECORD) -> None:
     """Record the rows, one a line."""
     lines = ",\n".join(json.dumps(row.as_dict(), ensure_ascii=False) for row in rows)
     path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
@@ -126,7 +126,7 @@ def _read_json() -> list[dict[str, Any]]:
     return json.loads(RECORD.read_text(encoding="utf-8"))
 
 
-def models_table(rows: Sequence[Row], width: int) -> RenderableType:
+def models_table(rows: Sequence[ModelRow], width: int) -> RenderableType:
     """The catalogue: a column for each slot on a wide page, two lines for each model on a narrow one."""
     caption = Text(
         f"{len(rows)} model{'s' * (len(rows) > 1)}; released checkpoints (ckpt): {sum(r.released for r in rows)}. "
@@ -136,7 +136,7 @@ def models_table(rows: Sequence[Row], width: int) -> RenderableType:
     return Group(wide_table(rows) if width >= WIDE else narrow_table(rows), caption)
 
 
-def wide_table(rows: Sequence[Row]) -> Table:
+def wide_table(rows: Sequence[ModelRow]) -> Table:
     """A line for each model."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("model", no_wrap=True)
@@ -153,7 +153,7 @@ def wide_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def narrow_table(rows: Sequence[Row]) -> Text:
+def narrow_table(rows: Sequence[ModelRow]) -> Text:
     """A line for the size and cost of each model, and one for what fills its slots."""
 
     def line(name: str, numbers: Sequence[str]) -> str:
@@ -171,7 +171,7 @@ def narrow_table(rows: Sequence[Row]) -> Text:
     return text
 
 
-def slot_texts(row: Row) -> list[str]:
+def slot_texts(row: ModelRow) -> list[str]:
     """What fills the slots, in their order."""
     return [getattr(row, slot) for slot in SLOTS]
 
@@ -181,7 +181,7 @@ def is_plain(text: str) -> bool:
     return text in ("–", "Linear", "Mlp 4") or text.startswith("Patchify")
 
 
-def number_texts(row: Row) -> list[str]:
+def number_texts(row: ModelRow) -> list[str]:
     """Size, cost, image, strides, and whether a checkpoint was released."""
     height, width = row.image
     return [

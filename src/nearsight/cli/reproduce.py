@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ..reproduce.verdicts import Verdict
+    from ..reproduce import RowVerdict
 
 STATUSES = {  # title and style of each status
     "match": ("as printed", "green"),
@@ -56,7 +56,7 @@ def reproduce(
         make_console().print(reproduction_summary(wanted))
 
 
-def reproduction_summary(verdicts: "Sequence[Verdict]") -> RenderableType:
+def reproduction_summary(verdicts: "Sequence[RowVerdict]") -> RenderableType:
     """How many rows of each paper come out."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_footer=True)
     table.add_column("paper", footer="all")

@@ -5,9 +5,10 @@ import io
 import os
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
@@ -59,6 +60,7 @@ app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unk
 def main() -> None:
     """Run the command line; what the library refuses becomes one sentence and exit code 1."""
     prepare_output()
+    warnings.showwarning = show_warning
     try:
         app(prog_name="nearsight")
     except BrokenPipeError:  # whoever read the output (head, less) has seen enough
@@ -76,6 +78,24 @@ def main() -> None:
     except KeyboardInterrupt:
         print("nearsight: interrupted.", file=sys.stderr)
         sys.exit(130)
+
+
+plain_warning = warnings.showwarning
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Our own hints as a sentence; other warnings as Python shows them."""
+    if category is FutureWarning and str(message).endswith("the old name will go."):
+        print(message, file=sys.stderr)
+    else:
+        plain_warning(message, category, filename, lineno, file, line)
 
 
 class ClosedOutput(io.TextIOBase):

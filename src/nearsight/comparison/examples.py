@@ -47,29 +47,29 @@ def right_and_wrong(
     mostly = np.stack([predictions.image_scores(label) > 0.5 for label in predictions.labels_done()]).sum(axis=0)
     truths = true_classes(predictions)
     examples = []
-    for place in spread_over_classes(clear, truths)[: 2 * SHOWN]:
-        index = int(predictions.indices[place])
+    for row in spread_over_classes(clear, truths)[: 2 * SHOWN]:
+        index = int(predictions.indices[row])
         try:
             picture = encode(small(split.read(index, SIDE)))
         except BadImage:
             continue
-        said = [mostly_predicted(predictions, label, int(place), classes) for label in (right, wrong)]
-        truth = classes[truths[place]]
+        said = [mostly_predicted(predictions, label, int(row), classes) for label in (right, wrong)]
+        truth = classes[truths[row]]
         examples.append(
-            Example(name=split.name(index), truth=truth, picture=picture, answers=said, models_right=int(mostly[place]))
+            Example(name=split.name(index), truth=truth, picture=picture, answers=said, models_right=int(mostly[row]))
         )
     return Disagreement(right=right, wrong=wrong, images=len(clear), examples=examples[:SHOWN])
 
 
-def spread_over_classes(places: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+def spread_over_classes(rows: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """The places in turns over the classes, so that one class does not fill the page."""
     seen: dict[int, int] = {}
     turns = []
-    for place in places:
-        label = int(labels[place])
+    for index in rows:
+        label = int(labels[index])
         seen[label] = seen.get(label, 0) + 1
         turns.append(seen[label])
-    return places[np.argsort(turns, kind="stable")]
+    return rows[np.argsort(turns, kind="stable")]
 
 
 def true_classes(predictions: Predictions) -> NDArray[np.int64]:
@@ -79,9 +79,9 @@ def true_classes(predictions: Predictions) -> NDArray[np.int64]:
     return one.classes[1]
 
 
-def mostly_predicted(predictions: Predictions, label: str, place: int, classes: Sequence[str]) -> ExamplePrediction:
+def mostly_predicted(predictions: Predictions, label: str, index: int, classes: Sequence[str]) -> ExamplePrediction:
     """What most seeds of a model predict for an image."""
-    pairs = [run.classes[:, place] for run in predictions.runs[label].values() if run.classes is not None]
+    pairs = [run.classes[:, index] for run in predictions.runs[label].values() if run.classes is not None]
     given, truths = np.stack(pairs, axis=1)
     said = int(np.bincount(given).argmax())
     return ExamplePrediction(label=label, answer=classes[said], right=int((given == truths).sum()), seeds=len(given))
@@ -100,12 +100,12 @@ def better_and_worse(
     clear = np.flatnonzero(good - bad >= CLEAR)
     clear = clear[np.argsort((bad - good)[clear], kind="stable")]
     examples = []
-    for place in clear[:SHOWN_DENSE]:
-        index = int(predictions.indices[place])
+    for row in clear[:SHOWN_DENSE]:
+        index = int(predictions.indices[row])
         said = [
             ExamplePrediction(
                 label=label,
-                answer=f"{100 * predictions.image_scores(label)[place]:.0f} %",
+                answer=f"{100 * predictions.image_scores(label)[row]:.0f} %",
                 right=0,
                 seeds=len(predictions.runs[label]),
             )

@@ -18,7 +18,7 @@ from ..plots.axes import Axis, padded
 from ..training.progress import duration
 from .results import Comparison, Curve, Difference, ModelResult
 
-CHEAPER = 0.9  # share of the time from which on a model counts as cheaper
+CHEAPER = 0.9  # fraction of the time from which on a model counts as cheaper
 WORTH_SAYING = 1.1
 NAMED = 3  # models up to which a sentence names them all
 
@@ -142,10 +142,10 @@ def points(difference: float) -> str:
 
 def spelled(difference: Difference, other: str) -> str:
     """`12.6 points above resnet18 (95 % interval +10.2 to +15.0, p < 0.001)`; numbers stay with their signs."""
-    place = "above" if difference.mean >= 0 else "below"
+    side = "above" if difference.mean >= 0 else "below"
     interval = f"95\N{NO-BREAK SPACE}% interval {signed(difference.low)} to {signed(difference.high)}"
     p = probability(difference.p).replace(" ", "\N{NO-BREAK SPACE}")
-    return f"{points(abs(difference.mean))} {place} {other} ({interval}, {p})"
+    return f"{points(abs(difference.mean))} {side} {other} ({interval}, {p})"
 
 
 def signed(difference: float) -> str:
@@ -206,8 +206,8 @@ def learning_curves(results: Comparison) -> Markup:
         parts.append(f'<polygon class="band {colour(index)}" points="{there} {back}"/>')
         parts.append(f'<polyline class="line {colour(index)}" points="{points_of(across, down, x, mean)}"/>')
         if len(x) == 1:  # which no line shows
-            place = f'cx="{across.place(x[0]):.1f}" cy="{down.place(mean[0]):.1f}"'
-            parts.append(f'<g class="{colour(index)}"><circle class="dot" {place} r="5"/></g>')
+            centre = f'cx="{across.position(x[0]):.1f}" cy="{down.position(mean[0]):.1f}"'
+            parts.append(f'<g class="{colour(index)}"><circle class="dot" {centre} r="5"/></g>')
     said = "; ".join(f"{results.models[i].label} ends at {mean[-1]:.1%}" for i, _, _, mean, _ in lines)
     return drawing(f"Validation {results.metric} by epoch: {said}.", parts)
 
@@ -244,12 +244,12 @@ def score_by_latency(results: Comparison) -> Markup:
     front = pareto_front([(time.value, score.value) for _, time, score in shown])
     parts.append(front_line([(shown[i][1].value, shown[i][2].value) for i in front], across, down))
     taken: list[tuple[float, float, float, float]] = [
-        (across.place(t.value) - 5, down.place(a.value) - 5, across.place(t.value) + 5, down.place(a.value) + 5)
-        for _, t, a in shown
+        (x - 5, y - 5, x + 5, y + 5)
+        for x, y in ((across.position(t.value), down.position(a.value)) for _, t, a in shown)
     ]
     for index, time, score in shown:
         parts.append(dot(index, time, score, across, down, results.models[index].label))
-        parts.append(tag(results.models[index].label, across.place(time.value), down.place(score.value), taken))
+        parts.append(tag(results.models[index].label, across.position(time.value), down.position(score.value), taken))
     names = ", ".join(results.models[shown[i][0]].label for i in front)
     return drawing(f"{results.metric} against latency. Not beaten in both: {names}.", parts)
 
@@ -271,16 +271,16 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 def front_line(points: Sequence[tuple[float, float]], across: Axis, down: Axis) -> str:
     """The front as steps: at each cost, the best that can be had."""
     steps = []
-    for place, (cost, value) in enumerate(points):
-        until = points[place + 1][0] if place + 1 < len(points) else across.high
-        steps += [f"{across.place(x):.1f},{down.place(value):.1f}" for x in (cost, until)]
+    for index, (cost, value) in enumerate(points):
+        until = points[index + 1][0] if index + 1 < len(points) else across.high
+        steps += [f"{across.position(x):.1f},{down.position(value):.1f}" for x in (cost, until)]
     return f'<polyline class="front" points="{" ".join(steps)}"/>'
 
 
 def dot(index: int, time: Interval, score: Interval, across: Axis, down: Axis, label: str) -> str:
     """A model with the interval of its score."""
-    x, y = across.place(time.value), down.place(score.value)
-    low, high = down.place(score.low), down.place(score.high)
+    x, y = across.position(time.value), down.position(score.value)
+    low, high = down.position(score.low), down.position(score.high)
     said = f"{label}: {score.value:.1%}, {time.value:.2f} ms"
     return (
         f'<g class="{colour(index)}"><title>{escape(said)}</title>'
@@ -292,9 +292,9 @@ def dot(index: int, time: Interval, score: Interval, across: Axis, down: Axis, l
 def tag(label: str, x: float, y: float, taken: list[tuple[float, float, float, float]]) -> str:
     """A model's name beside its dot, where no other name or dot is."""
     width = LETTER * len(label)
-    places = [(x + 9, y - 6), (x - 9 - width, y - 6), (x - width / 2, y - 22), (x - width / 2, y + 10)]
-    places += [(x + 9, y + 8), (x + 9, y - 20), (x - 9 - width, y + 8), (x - 9 - width, y - 20)]
-    for left, top in places:
+    corners = [(x + 9, y - 6), (x - 9 - width, y - 6), (x - width / 2, y - 22), (x - width / 2, y + 10)]
+    corners += [(x + 9, y + 8), (x + 9, y - 20), (x - 9 - width, y + 8), (x - 9 - width, y - 20)]
+    for left, top in corners:
         box = (left, top, left + width, top + 12)
         inside = left > LEFT and left + width < WIDTH and top > 0 and top + 12 < HEIGHT - BOTTOM
         if inside and not any(overlap(box, other) for other in taken):
@@ -315,7 +315,7 @@ def interval_bar(results: Comparison, index: int) -> Markup:
     if value is None:
         return Markup("")
     scale = Axis(*padded([v for a in found for v in (a.low, a.high)], 0.05, 0.002), 4, BAR - 4)
-    x, low, high = (scale.place(v) for v in (value.value, value.low, value.high))
+    x, low, high = (scale.position(v) for v in (value.value, value.low, value.high))
     return Markup(
         f'<svg class="bar {colour(index)}" viewBox="0 0 {BAR} 14" width="{BAR}" height="14" aria-hidden="true">'
         f'<line class="rail" x1="0" x2="{BAR}" y1="7" y2="7"/>'
@@ -336,11 +336,11 @@ def frame(across: Axis, down: Axis, title: str, count: int) -> str:
     ticks = down.ticks(5)
     digits = 1 if len(ticks) > 1 and (ticks[1] - ticks[0]) < 0.0099 else 0
     for value in ticks:
-        y = down.place(value)
+        y = down.position(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.{digits}%}</text>')
     for value in across.ticks(count):
-        x = across.place(value)
+        x = across.position(value)
         parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:g}</text>')
     base = HEIGHT - BOTTOM
     parts.append(f'<line class="base" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{base}" y2="{base}"/>')
@@ -351,7 +351,7 @@ def frame(across: Axis, down: Axis, title: str, count: int) -> str:
 
 def points_of(across: Axis, down: Axis, x: Sequence[float], y: Sequence[float]) -> str:
     """Places of a line."""
-    return " ".join(f"{across.place(a):.1f},{down.place(b):.1f}" for a, b in zip(x, y, strict=True))
+    return " ".join(f"{across.position(a):.1f},{down.position(b):.1f}" for a, b in zip(x, y, strict=True))
 
 
 def drawing(described: str, parts: Sequence[str]) -> Markup:
@@ -373,7 +373,7 @@ def render(results: Comparison) -> str:
     }
     text = (files("nearsight.comparison") / "report.html.j2").read_text(encoding="utf-8")
     headline, *more = verdict(results)
-    order = {model.label: place for place, model in enumerate(results.ranked)}
+    order = {model.label: index for index, model in enumerate(results.ranked)}
     rows = sorted(enumerate(results.models), key=lambda item: order.get(item[1].label, len(order)))
     return page.from_string(text).render(
         results=results,

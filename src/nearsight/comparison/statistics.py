@@ -1,7 +1,7 @@
 """How sure a comparison is: intervals and paired tests over seeds and test images.
 
 A mean score has two sources of error: other seeds would have trained other models, and other test images would have
-been answered otherwise. Both are estimated from the answers `[seeds, images]` and added. Scores that are no mean over
+been classified otherwise. Both are estimated from the scores `[seeds, images]` and added. Scores that are no mean over
 images (AP, mIoU) come as pseudo-values of groups of images (`pseudo_values`), whose mean and variance stand for them.
 What seeds and images do to each other is in both terms, so that intervals come out rather too wide than too narrow.
 Only where two or three seeds differ by many points, more than the choice of images does, they hold the truth in 87 to
@@ -55,16 +55,16 @@ def estimate(values: NDArray[np.float64], counted: bool = True) -> Estimate:
 
     Args:
         values: One for each seed and image, or group of images.
-        counted: Whether they count right and wrong answers.
+        counted: Whether they count right and wrong predictions.
 
     Example:
-        >>> answers = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], dtype=float)
-        >>> round(estimate(answers).mean, 3)
+        >>> predictions = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], dtype=float)
+        >>> round(estimate(predictions).mean, 3)
         0.625
     """
     seeds, images = values.shape
     if not seeds or not images:
-        raise ValueError("There are no answers to compare; at least one seed and one test image are needed.")
+        raise ValueError("There are no predictions to compare; at least one seed and one test image are needed.")
     mean = float(values.mean())
     image_part = image_variance(values.mean(axis=0), counted) / images
     parts = [(image_part, max(images - 1, 1))]
@@ -82,8 +82,8 @@ def estimate(values: NDArray[np.float64], counted: bool = True) -> Estimate:
 def image_variance(per_image: NDArray[np.float64], counted: bool) -> float:
     """Variance between images; at least that of one image which differs, for equal counts don't prove certainty."""
     images = len(per_image)
-    share = 1 / (images + 1)
-    least = share * (1 - share) if counted else 1e-12
+    fraction = 1 / (images + 1)
+    least = fraction * (1 - fraction) if counted else 1e-12
     return max(float(per_image.var(ddof=1)) if images > 1 else 0.0, least)
 
 
@@ -99,7 +99,7 @@ def estimate_difference(parts: NDArray[np.float64], baseline: NDArray[np.float64
     Args:
         parts: What images, or groups of them, add to the model's score `[seeds, k]`.
         baseline: The same of the baseline `[seeds, k]`.
-        counted: Whether they count right and wrong answers.
+        counted: Whether they count right and wrong predictions.
 
     Example:
         >>> better, worse = np.ones((3, 400), dtype=bool), np.zeros((3, 400), dtype=bool)
@@ -121,8 +121,8 @@ def correct_for_many(p_values: Sequence[float]) -> list[float]:
     """
     corrected = [0.0] * len(p_values)
     highest = 0.0
-    for place, index in enumerate(np.argsort(p_values, kind="stable")):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[index]))
+    for rank, index in enumerate(np.argsort(p_values, kind="stable")):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = highest
     return corrected
 

@@ -34,8 +34,8 @@ class Candidate:
 
         ours = self.name in MODELS
         of_choice = {*OF_CHOICE, "patch_size"} if ours else OF_CHOICE
-        places = dict.fromkeys(of_choice, "model") | ({} if ours else dict.fromkeys(OF_LOCALIZE, "model.localize"))
-        return [f"{places.get(key, 'model.options')}.{key}={text}" for key, text in self.options.items()]
+        sections = dict.fromkeys(of_choice, "model") | ({} if ours else dict.fromkeys(OF_LOCALIZE, "model.localize"))
+        return [f"{sections.get(key, 'model.options')}.{key}={text}" for key, text in self.options.items()]
 
     @property
     def slug(self) -> str:
@@ -93,14 +93,14 @@ def parse_candidate(text: str) -> Candidate:
 def split_outside(text: str, sign: str) -> list[str]:
     """The pieces between signs that stand outside all brackets."""
 
-    def places() -> Iterator[int]:
+    def commas() -> Iterator[int]:
         depth = 0
-        for place, letter in enumerate(text):
+        for index, letter in enumerate(text):
             depth += BRACKETS.get(letter, 0)
             if letter == sign and depth == 0:
-                yield place
+                yield index
 
-    cuts = [-1, *places(), len(text)]
+    cuts = [-1, *commas(), len(text)]
     return [text[start + 1 : end] for start, end in pairwise(cuts)]
 
 

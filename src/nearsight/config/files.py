@@ -5,6 +5,7 @@ What is wrong is refused in one sentence; the resolved recipe is saved in the ru
 """
 
 import re
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
@@ -31,11 +32,11 @@ class Loader(yaml.SafeLoader):
         """The mapping, with keys that are text and differ."""
         seen: set[str] = set()
         for key, _ in node.value:
-            place = f"in line {key.start_mark.line + 1}"
+            where = f"in line {key.start_mark.line + 1}"
             if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
-                raise yaml.YAMLError(f"the key {place} is not text; write the name of a setting")
+                raise yaml.YAMLError(f"the key {where} is not text; write the name of a setting")
             if key.value in seen:
-                raise yaml.YAMLError(f"{key.value!r} {place} is set twice; keep one of them")
+                raise yaml.YAMLError(f"{key.value!r} {where} is set twice; keep one of them")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -81,7 +82,7 @@ def load_recipe(name: str | Path | Recipe, changes: Mapping[str, Any] | None = N
 
 def read_recipe(path: Path) -> Recipe:
     """A resolved recipe from a run's folder."""
-    return parse(read_yaml(path), str(path))
+    return parse(read_yaml(path), str(path), hint=False)
 
 
 def to_yaml(recipe: Recipe) -> str:
@@ -179,8 +180,40 @@ def set_dotted(settings: dict[str, Any], key: str, value: Any) -> None:
     settings[last] = value
 
 
-def parse(settings: Mapping[str, Any], origin: str) -> Recipe:
+# Settings as version 0.1 called them. Recipes with these names are read for one more release.
+OLD_NAMES = {"scene.shorter": "min_size", "scene.longest": "max_size", "scene.crop_share": "max_class_fraction"}
+OLD_NAMES |= {"distill.share": "weight", "scene": "dense"}
+
+
+def with_new_names(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Settings under today's names, and those that came under an old one.
+
+    Example:
+        >>> with_new_names({"scene": {"shorter": 64}})
+        ({'dense': {'min_size': 64}}, ['scene.shorter', 'scene'])
+    """
+    renamed, found = dict(settings), []
+    for old, new in OLD_NAMES.items():
+        section, _, name = old.rpartition(".")
+        holder = renamed.get(section) if section else renamed
+        if not isinstance(holder, Mapping) or name not in holder:
+            continue
+        # What came later, such as a change, counts.
+        both = isinstance(holder[name], Mapping) and isinstance(holder.get(new), Mapping)
+        value = {**holder[new], **holder[name]} if both else holder[name]
+        changed = {key: one for key, one in holder.items() if key not in (name, new)} | {new: value}
+        renamed = {**renamed, section: changed} if section else changed
+        found.append(old)
+    return renamed, found
+
+
+def parse(settings: Mapping[str, Any], origin: str, hint: bool = True) -> Recipe:
     """Check settings; the first thing that is wrong becomes one sentence."""
+    settings, found = with_new_names(settings)
+    if found and hint:
+        old = found[0]
+        new = ".".join([OLD_NAMES.get(section, section) for section in old.split(".")[:-1]] + [OLD_NAMES[old]])
+        warnings.warn(f"{origin}: {old} is called {new} now; the old name will go.", FutureWarning, stacklevel=3)
     try:
         return Recipe.model_validate(settings)
     except ValidationError as error:

@@ -62,27 +62,28 @@ Sides = Annotated[tuple[int, ...], Strict(False), AfterValidator(check_sides)]
 SidePair = Annotated[tuple[int, int], Strict(False), AfterValidator(check_pair)]
 
 
-class SceneAugment(ConfigBase):
-    """Sizes of images with objects or regions, and what is done to training images, in this order.
+class DenseAugment(ConfigBase):
+    """Sizes of images for detection or segmentation, and what is done to training images, in this order.
 
     Attributes:
-        shorter: Shorter side in pixels that images are shown with; None follows the data.
-        longest: Longest side that an image may get by that; None allows 5/3 of the shorter side, as in 1333 × 800.
-        stretch: Show every image as a square of `shorter`, whatever its shape.
-        sides: Shorter sides to draw from for a training image; None takes `shorter`.
+        min_size: Shorter side in pixels that images are shown with; None follows the data.
+        max_size: Longest side that an image may get by that; None allows 5/3 of the shorter side, as in 1333 × 800.
+        stretch: Show every image as a square of `min_size`, whatever its shape.
+        sides: Shorter sides to draw from for a training image; None takes `min_size`.
         ratio: Smallest and largest factor for the size of a training image, beside `sides`.
         cut: Probability of DETR's way instead: resize to one of `cut_sides`, cut a random part of `cut_range`, resize.
         cut_sides: Shorter sides before cutting.
         cut_range: Smallest and largest side of the part that is cut.
         crop: Side of a random square that is cut out in the end; None for the whole image.
-        crop_share: For regions: parts of which one class has more than this fraction are drawn again, up to ten times.
+        max_class_fraction: For segmentation: crops of which one class has more than this fraction are drawn again, up
+            to ten times.
         flip: Probability of mirroring left and right.
         flip_vertical: Probability of mirroring up and down.
         distort: Probability of each change of brightness, contrast, saturation and hue.
     """
 
-    shorter: int | None = Field(default=None, ge=16, le=4096)
-    longest: int | None = Field(default=None, ge=16, le=8192)
+    min_size: int | None = Field(default=None, ge=16, le=4096)
+    max_size: int | None = Field(default=None, ge=16, le=8192)
     stretch: bool = False
     sides: Sides | None = None
     ratio: Range = (1.0, 1.0)
@@ -90,16 +91,16 @@ class SceneAugment(ConfigBase):
     cut_sides: Sides = (400, 500, 600)
     cut_range: SidePair = (384, 600)
     crop: int | None = Field(default=None, ge=16, le=4096)
-    crop_share: float = Field(default=1.0, gt=0, le=1)
+    max_class_fraction: float = Field(default=1.0, gt=0, le=1)
     flip: float = Field(default=0.5, ge=0, le=1)
     flip_vertical: float = Field(default=0.0, ge=0, le=1)
     distort: float = Field(default=0.0, ge=0, le=1)
 
     @model_validator(mode="after")
-    def check_together(self) -> "SceneAugment":
+    def check_together(self) -> "DenseAugment":
         """Refuse sizes that contradict each other."""
-        if self.shorter is not None and self.longest is not None and self.longest < self.shorter:
-            raise ValueError(f"scene.longest {self.longest} is less than scene.shorter {self.shorter}; set both")
+        if self.min_size is not None and self.max_size is not None and self.max_size < self.min_size:
+            raise ValueError(f"dense.max_size {self.max_size} is less than dense.min_size {self.min_size}; set both")
         return self
 
 
@@ -370,7 +371,7 @@ class Recipe(ConfigBase):
     batch: int = Field(default=0, ge=0, le=1_000_000)
     accumulate: int = Field(default=1, ge=1, le=1_000_000)
     augment: Augment = Augment()
-    scene: SceneAugment = SceneAugment()
+    dense: DenseAugment = DenseAugment()
     loss: Loss = Loss()
     distill: Distillation | None = None
     optimizer: Optimizer = Optimizer()

@@ -44,11 +44,11 @@ def explain(error: ValidationError, settings: Mapping[str, Any]) -> str:
     """The first mistake that was found in settings: what came, and what is allowed."""
     mistakes = error.errors(include_url=False)
     first = mistakes[0]
-    place = [str(piece) for piece in first["loc"]]
+    path = [str(piece) for piece in first["loc"]]
     if first["type"] == "extra_forbidden":
-        return unknown(place)
-    key = known_part(place)
-    if first["type"] == "missing" and place == key.split("."):
+        return unknown(path)
+    key = known_part(path)
+    if first["type"] == "missing" and path == key.split("."):
         return f"{key} is missing; it takes {takes(field_of(key))}."
     # Of a setting that takes one thing or another, each has its mistake; ours says most.
     ours = [m["msg"] for m in mistakes if m["type"] == "value_error" and known_part([*map(str, m["loc"])]) == key]
@@ -71,20 +71,20 @@ def show(value: Any) -> str:
     return yaml.safe_dump(value).split()[0] if value is None or isinstance(value, bool) else repr(value)
 
 
-def unknown(place: list[str]) -> str:
+def unknown(path: list[str]) -> str:
     """The sentence for a setting that does not exist: the nearest one, and what the section takes."""
-    near = nearest(place)
+    near = nearest(path)
     hint = f"; did you mean {near}?" if near else "."
-    section = ".".join(place[:-1]) or "a recipe"
-    fields = ", ".join(fields_at(place[:-1]))
-    return f"there is no setting {'.'.join(place)!r}{hint} {section.capitalize()} takes {fields}."
+    section = ".".join(path[:-1]) or "a recipe"
+    fields = ", ".join(fields_at(path[:-1]))
+    return f"there is no setting {'.'.join(path)!r}{hint} {section.capitalize()} takes {fields}."
 
 
-def nearest(place: list[str]) -> str | None:
+def nearest(path: list[str]) -> str | None:
     """The setting that was probably meant: of the same section, by its last name in another one, or by another name."""
-    name = place[-1].replace("-", "_").lower()
+    name = path[-1].replace("-", "_").lower()
     keys = setting_keys()
-    own = {field: ".".join([*place[:-1], field]) for field in fields_at(place[:-1])}
+    own = {field: ".".join([*path[:-1], field]) for field in fields_at(path[:-1])}
     ends = {key.rpartition(".")[2]: key for key in reversed(keys)}
     if near := own.get(name) or OTHER_NAMES.get(name) or ends.get(name):
         return near
@@ -94,11 +94,11 @@ def nearest(place: list[str]) -> str | None:
     return None
 
 
-def known_part(place: list[str]) -> str:
+def known_part(path: list[str]) -> str:
     """The dotted key of a setting, without places inside its value (`crop_scale.0`) and branches of its type."""
     known = {*setting_keys(), *Recipe.model_fields}
-    for end in range(len(place), 0, -1):
-        if (key := ".".join(place[:end])) in known:
+    for end in range(len(path), 0, -1):
+        if (key := ".".join(path[:end])) in known:
             return key
     return ""
 
@@ -114,9 +114,9 @@ def config_type(field: FieldInfo) -> type[ConfigBase] | None:
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, ConfigBase)), None)
 
 
-def fields_at(place: list[str]) -> Mapping[str, FieldInfo]:
+def fields_at(path: list[str]) -> Mapping[str, FieldInfo]:
     """The settings of the recipe, or of a section of it."""
-    kind = config_type(Recipe.model_fields[place[0]]) if place else Recipe
+    kind = config_type(Recipe.model_fields[path[0]]) if path else Recipe
     return kind.model_fields if kind else {}
 
 

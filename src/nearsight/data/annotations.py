@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..plots.overlays import IGNORE_INDEX
 from .file_system import FileSystem, join
 from .image import ORIENTATION, decode, explain, is_image_name, readable_formats
 from .instances import Instances, MaskList, PackedMasks, Shape
@@ -157,10 +158,6 @@ class FileDenseSplit(DenseSplit):
 def spell_size(size: Sequence[int]) -> str:
     """Height and width for people."""
     return f"{size[0]}×{size[1]}"
-
-
-BACKGROUND = "background"
-IGNORE_INDEX = 255
 
 
 @dataclass
@@ -333,7 +330,7 @@ def has_masks(packed: PackedMasks, crowd: NDArray[np.bool_]) -> bool:
 SLACK = 1.0  # pixels by which a box may stick out: tools round in either direction
 LEAST = 4  # pixels of an instance's shorter side below which no model here sees it
 MANY = 100  # instances of an image, beyond which some are never counted as found
-WORTH_A_NOTE = 0.01  # share of tiny instances from which they are worth a word
+WORTH_A_NOTE = 0.01  # fraction of tiny instances from which they are worth a word
 
 
 def judge_annotated_sizes(
@@ -371,8 +368,8 @@ def judge_boxes(
     outside = usable & ~flat & ((boxes[:, 2:] <= 0) | (boxes[:, :2] >= frame)).any(axis=1)
     beyond = usable & ~flat & ~outside & ((boxes[:, :2] < -SLACK) | (boxes[:, 2:] > frame + SLACK)).any(axis=1)
     rows = np.column_stack([image, split.kinds, boxes.round(1)])
-    _, place, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    again = usable & ~flat & (place[inverse.reshape(-1)] != np.arange(len(rows)))
+    _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    again = usable & ~flat & (first[inverse.reshape(-1)] != np.arange(len(rows)))
     for what, which, advice in (
         ("box without width or height", flat, "left out"),
         ("box wholly outside the image", outside, "left out"),
@@ -406,11 +403,11 @@ def judge_tiny(
     if not counted.any():
         return
     shorter = frame.min(axis=1)
-    shares = np.where(counted, sides / np.maximum(shorter, 1), np.inf)
-    tiny = np.flatnonzero(shares * img_size < LEAST)
+    fractions = np.where(counted, sides / np.maximum(shorter, 1), np.inf)
+    tiny = np.flatnonzero(fractions * img_size < LEAST)
     if len(tiny) < WORTH_A_NOTE * counted.sum():
         return
-    needed = math.ceil(LEAST / float(np.quantile(shares[tiny], 0.1)) / 32) * 32
+    needed = math.ceil(LEAST / float(np.quantile(fractions[tiny], 0.1)) / 32) * 32
     own = int(np.median(shorter[tiny])) // 32 * 32
     if needed <= own:
         advice = f"at {img_size} pixels less than {LEAST} on a side are left of them; try --img-size {needed}"

@@ -20,19 +20,19 @@ from .issues import (
     TINY,
     CheckReport,
     Copies,
-    Found,
+    ImageRef,
     Imbalance,
     Issue,
     OddSize,
+    Range,
     Seen,
-    Spread,
     Unreadable,
     plural,
 )
 from .samples import Data
 from .sizes import choose_side, choose_size, measure_sizes
 from .split import complete_splits
-from .survey import Place, Survey, survey_images
+from .survey import ImageKey, Survey, survey_images
 
 FAR = 4.0  # times the median: from there on a size is odd
 LONG = 4.0  # aspect ratio of a panorama, of which a square crop shows little
@@ -62,8 +62,8 @@ def check_data(data: Data, workers: int | None = None) -> CheckReport:
         one_label=data.labels_are_classes,
         counted=next((split.counted for split in splits.values()), "image"),
     )
-    report.unreadable = [Unreadable(*identify(data, place), reason) for place, reason in survey.unreadable.items()]
-    report.blank = [Found(*identify(data, survey.places[index])) for index in np.flatnonzero(survey.blank)]
+    report.unreadable = [Unreadable(*identify(data, entry), reason) for entry, reason in survey.unreadable.items()]
+    report.blank = [ImageRef(*identify(data, survey.entries[index])) for index in np.flatnonzero(survey.blank)]
     judge_sizes(report, data, survey)
     judge_annotations(report, data, survey)
     judge_classes(report)
@@ -79,9 +79,9 @@ def check_data(data: Data, workers: int | None = None) -> CheckReport:
     return report
 
 
-def identify(data: Data, place: Place) -> tuple[str, str, str]:
+def identify(data: Data, entry: ImageKey) -> tuple[str, str, str]:
     """Split, name and label of an image."""
-    name, index = place
+    name, index = entry
     split = data.splits()[name]
     return name, split.name(index), split.label_text(index, data.classes)
 
@@ -92,8 +92,8 @@ def judge_annotations(report: CheckReport, data: Data, survey: Survey) -> None:
     unknown: Counter[str] = Counter()
     masks: Counter[str] = Counter()
     for name, split in data.splits().items():
-        rows = [row for row, (where, _) in enumerate(survey.places) if where == name]
-        numbers = np.array([survey.places[row][1] for row in rows], dtype=np.int64)
+        rows = [row for row, (where, _) in enumerate(survey.entries) if where == name]
+        numbers = np.array([survey.entries[row][1] for row in rows], dtype=np.int64)
         seen = Seen(numbers, survey.sizes[rows], [survey.notes[row] for row in rows])
         checked = split.check(name, seen, data.classes, report.img_size or 0)
         for title, count in zip(data.classes, checked.counts.tolist(), strict=True):
@@ -166,12 +166,12 @@ def find_copies(data: Data, survey: Survey) -> list[Copies]:
         distinct[group[1:]] = False
     numbers = np.flatnonzero(distinct)
     near = numbers[same_picture(survey.thumbnails[numbers], survey.labels[numbers])]
-    groups = Groups(len(survey.places))
+    groups = Groups(len(survey.entries))
     groups.join([*exact, *near.tolist()])
     copies = [
         Copies(
             exact=len({survey.digests[index] for index in group}) == 1,
-            images=tuple(Found(*identify(data, survey.places[index])) for index in group),
+            images=tuple(ImageRef(*identify(data, survey.entries[index])) for index in group),
         )
         for group in groups.several()
     ]
@@ -198,13 +198,13 @@ def judge_sizes(report: CheckReport, data: Data, survey: Survey) -> None:
     }
     for index in np.flatnonzero(np.any(list(reasons.values()), axis=0)):
         why = ", ".join(why for why, odd in reasons.items() if odd[index])
-        found = identify(data, survey.places[index])
+        found = identify(data, survey.entries[index])
         report.odd_sizes.append(OddSize(*found, int(heights[index]), int(widths[index]), why))
 
 
-def spread(values: NDArray[np.number]) -> Spread:
+def spread(values: NDArray[np.number]) -> Range:
     """Smallest, middle and largest of some numbers."""
-    return Spread(float(np.min(values)), float(np.median(values)), float(np.max(values)))
+    return Range(float(np.min(values)), float(np.median(values)), float(np.max(values)))
 
 
 def merge(issues: Sequence[Issue]) -> list[Issue]:
@@ -392,7 +392,7 @@ def mode_name(mode: str) -> str:
     return "16-bit grey" if mode.startswith("I;16") else MODES.get(mode, mode)
 
 
-def range_text(values: Spread) -> str:
+def range_text(values: Range) -> str:
     """Smallest to largest with the median, or the one value there is."""
     if values.smallest == values.largest:
         return f"{values.smallest:.4g}"

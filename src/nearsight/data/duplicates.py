@@ -45,10 +45,10 @@ def same_bytes(digests: Sequence[bytes]) -> list[list[int]]:
         >>> same_bytes([b"a", b"b", b"a"])
         [[0, 2]]
     """
-    places: dict[bytes, list[int]] = defaultdict(list)
+    by_digest: dict[bytes, list[int]] = defaultdict(list)
     for index, digest in enumerate(digests):
-        places[digest].append(index)
-    return [group for group in places.values() if len(group) > 1]
+        by_digest[digest].append(index)
+    return [group for group in by_digest.values() if len(group) > 1]
 
 
 def same_picture(thumbnails: Thumbnails, labels: NDArray[np.int64]) -> Pairs:

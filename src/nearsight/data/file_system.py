@@ -268,7 +268,7 @@ def stem(path: str) -> str:
 
 WORD = re.compile(rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])")
 IMAGE_FOLDERS = ("images", "image", "img", "imgs", "jpegimages", "data", "pictures", "photos")
-LOST = 0.01  # a larger share of missing files means that they are looked for in the wrong place
+LOST = 0.01  # a larger fraction of missing files means that they are looked for in the wrong place
 PROBED = 20  # names by which a folder of images is recognised
 LEVELS = 3  # folders inside folders that are looked into
 

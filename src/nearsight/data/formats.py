@@ -10,37 +10,37 @@ from PIL import Image
 from ..plots.overlays import BACKGROUND, IGNORE_INDEX, class_colours
 
 
-def coco_answers(
-    answers: Iterable[tuple[str, tuple[int, int], Mapping[str, Any]]], classes: Sequence[str]
+def coco_detections(
+    predictions: Iterable[tuple[str, tuple[int, int], Mapping[str, Any]]], classes: Sequence[str]
 ) -> dict[str, Any]:
     """Objects that a model found, as a COCO file with a `score` for each; annotation tools and this library open it.
 
     Args:
-        answers: For each image its name, its height and width, and its objects: arrays `boxes`, `labels`, `scores` and,
-            for masks, run lengths `rles`.
+        predictions: For each image its name, its height and width, and its objects: arrays `boxes`, `labels`, `scores`
+            and, for masks, run lengths `rles`.
         classes: Names of the classes.
 
     Example:
         >>> found = {"boxes": np.array([[1.0, 2, 4, 6]]), "labels": np.array([0]), "scores": np.array([0.5])}
-        >>> coco_answers([("a.jpg", (10, 20), found)], ["cat"])["annotations"][0]["bbox"]
+        >>> coco_detections([("a.jpg", (10, 20), found)], ["cat"])["annotations"][0]["bbox"]
         [1.0, 2.0, 3.0, 4.0]
     """
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    for name, (height, width), found in answers:
+    for name, (height, width), found in predictions:
         images.append({"id": len(images) + 1, "file_name": name, "height": height, "width": width})
-        for place, (left, top, right, bottom) in enumerate(np.asarray(found["boxes"], dtype=float).reshape(-1, 4)):
+        for index, (left, top, right, bottom) in enumerate(np.asarray(found["boxes"], dtype=float).reshape(-1, 4)):
             entry: dict[str, Any] = {
                 "id": len(annotations) + 1,
                 "image_id": len(images),
-                "category_id": int(found["labels"][place]) + 1,
+                "category_id": int(found["labels"][index]) + 1,
                 "bbox": [round(float(value), 2) for value in (left, top, right - left, bottom - top)],
                 "area": round(float((right - left) * (bottom - top)), 2),
                 "iscrowd": 0,
-                "score": round(float(found["scores"][place]), 5),
+                "score": round(float(found["scores"][index]), 5),
             }
             if "rles" in found:
-                rle = found["rles"][place]
+                rle = found["rles"][index]
                 entry["segmentation"] = {"size": list(rle["size"]), "counts": as_text(rle["counts"])}
             annotations.append(entry)
     categories = [{"id": number + 1, "name": name} for number, name in enumerate(classes)]

@@ -164,7 +164,7 @@ def show_middle(image: Image.Image, size: tuple[int, int], crop: float) -> NDArr
     Args:
         image: Of any size.
         size: Height and width of what is shown.
-        crop: Share of the image's shorter side that is shown; the rest is cut off all around.
+        crop: Fraction of the image's shorter side that is shown; the rest is cut off all around.
 
     Returns:
         Bytes `[3, H, W]`.

@@ -92,8 +92,8 @@ class Instances:
         """
         canvas = np.full(self.size, empty, dtype=np.uint8)
         assert self.shapes is not None
-        for place in np.argsort(-self.area, kind="stable"):
-            canvas[decode_masks([to_rle(self.shapes[place], self.size)], self.size)[0]] = numbers[self.labels[place]]
+        for index in np.argsort(-self.area, kind="stable"):
+            canvas[decode_masks([to_rle(self.shapes[index], self.size)], self.size)[0]] = numbers[self.labels[index]]
         return canvas
 
 
@@ -266,11 +266,11 @@ def decode_counts(text: bytes) -> NDArray[np.int64] | None:
     if not len(bits) or bits.min() < 0 or bits.max() > 63 or last[-1:].tolist() != [len(bits) - 1]:
         return None
     first = np.concatenate([[0], last[:-1] + 1])
-    place = np.arange(len(bits)) - np.repeat(first, last + 1 - first)
-    if place.max() > MOST_DIGITS:
+    shift = np.arange(len(bits)) - np.repeat(first, last + 1 - first)
+    if shift.max() > MOST_DIGITS:
         return None
-    numbers = np.add.reduceat((bits & 0x1F) << (5 * place), first)
-    numbers -= np.where(bits[last] & 0x10, np.int64(1) << (5 * (place[last] + 1)), 0)  # of negative ones
+    numbers = np.add.reduceat((bits & 0x1F) << (5 * shift), first)
+    numbers -= np.where(bits[last] & 0x10, np.int64(1) << (5 * (shift[last] + 1)), 0)  # of negative ones
     numbers[1::2] = np.cumsum(numbers[1::2])
     numbers[2::2] = np.cumsum(numbers[2::2])
     return numbers if numbers.min() >= 0 else None

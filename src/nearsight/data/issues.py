@@ -18,7 +18,7 @@ PROTECTED = ("train", "val", "test")  # of a picture in several splits, the copy
 
 
 @dataclass(frozen=True)
-class Found:
+class ImageRef:
     """An image in the data: its split, name and class."""
 
     split: str
@@ -27,14 +27,14 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Unreadable(Found):
+class Unreadable(ImageRef):
     """An image that can't be read, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class OddSize(Found):
+class OddSize(ImageRef):
     """An image much smaller, larger or longer (`why`) than the others."""
 
     height: int
@@ -47,7 +47,7 @@ class Copies:
     """Images that are the same picture: byte by byte if `exact`, else saved, scaled, brightened or trimmed anew."""
 
     exact: bool
-    images: tuple[Found, ...]
+    images: tuple[ImageRef, ...]
 
     @property
     def leaks(self) -> bool:
@@ -60,7 +60,7 @@ class Copies:
         return len({image.label for image in self.images}) > 1
 
     @property
-    def surplus(self) -> tuple[Found, ...]:
+    def surplus(self) -> tuple[ImageRef, ...]:
         """The copies to remove so that none leaks: all but those in the most protected split, or all but one.
 
         A file that a table lists for several splits is not among them: it has to stay, and a row has to go.
@@ -145,7 +145,7 @@ class AnnotationCheck:
 
 
 @dataclass(frozen=True)
-class Spread:
+class Range:
     """Smallest, middle and largest of some numbers."""
 
     smallest: float
@@ -190,7 +190,7 @@ class CheckReport:
     images: dict[str, int]
     counts: dict[str, dict[str, int]]
     unreadable: list[Unreadable] = field(default_factory=list)
-    blank: list[Found] = field(default_factory=list)
+    blank: list[ImageRef] = field(default_factory=list)
     empty_classes: list[str] = field(default_factory=list)
     missing_classes: dict[str, list[str]] = field(default_factory=dict)
     tiny_classes: dict[str, int] = field(default_factory=dict)
@@ -198,9 +198,9 @@ class CheckReport:
     copies: list[Copies] = field(default_factory=list)
     modes: dict[str, int] = field(default_factory=dict)
     rotated: int = 0
-    heights: Spread | None = None
-    widths: Spread | None = None
-    aspects: Spread | None = None
+    heights: Range | None = None
+    widths: Range | None = None
+    aspects: Range | None = None
     odd_sizes: list[OddSize] = field(default_factory=list)
     img_size: int | None = None
     task: str = "classify"
@@ -284,7 +284,7 @@ def plural(count: int, words: str) -> str:
     if count == 1:
         return words
     parts = words.split(" ")
-    for place, word in enumerate(parts):
+    for index, word in enumerate(parts):
         if word in PLURALS:
-            return " ".join([*parts[:place], PLURALS[word], *parts[place + 1 :]])
+            return " ".join([*parts[:index], PLURALS[word], *parts[index + 1 :]])
     raise ValueError(f"No noun with a known plural in: {words}.")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..plots.overlays import IGNORE_INDEX
 from .file_system import FileSystem, join
 from .image import explain, readable_formats
 from .labels import shorten
@@ -133,7 +134,7 @@ def read_lines(file: str, text: str) -> LabelMapFile | None:
         return LabelMapFile(
             file,
             tuple(match[4].strip() for match in coloured),
-            tuple(pack(*(int(match[place]) for place in (1, 2, 3))) for match in coloured),
+            tuple(pack(*(int(match[index]) for index in (1, 2, 3))) for match in coloured),
         )
     fields = [line.split(":") for line in lines]
     if lines and all(len(parts) >= 2 and parts[1].count(",") == 2 for parts in fields):
@@ -180,10 +181,9 @@ READERS: dict[str, Callable[[str, str], LabelMapFile | None]] = {  # by file nam
 }
 
 
-IGNORE_INDEX = 255
 GREYS = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L", "I;16N")
-TINT, STAINED = 24, 0.0005  # difference of channels, and share of pixels, up to which an image is grey
-NEAR, FEW, MOSTLY = 24, 8, 0.95  # of 0 or 255; other values; share of pixels
+TINT, STAINED = 24, 0.0005  # difference of channels, and fraction of pixels, up to which an image is grey
+NEAR, FEW, MOSTLY = 24, 8, 0.95  # of 0 or 255; other values; fraction of pixels
 VOID = ("void", "unlabelled", "unlabeled", "ignore", "ignored", "unknown", "don't care", "dontcare")
 
 
@@ -212,8 +212,8 @@ class LabelMap:
         """Class numbers `[H, W]` of codes `[H, W]`; 255 where a code means nothing."""
         if not self.colours and pixels.dtype == np.uint8:
             return self.table[pixels]
-        place = np.searchsorted(self.codes, pixels).clip(max=len(self.codes) - 1)
-        return np.where(self.codes[place] == pixels, self.numbers[place], IGNORE_INDEX).astype(np.uint8)
+        index = np.searchsorted(self.codes, pixels).clip(max=len(self.codes) - 1)
+        return np.where(self.codes[index] == pixels, self.numbers[index], IGNORE_INDEX).astype(np.uint8)
 
     @property
     def table(self) -> NDArray[np.uint8]:

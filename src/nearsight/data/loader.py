@@ -21,9 +21,10 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from ..plots.overlays import IGNORE_INDEX
 from .instances import Instances
 from .samples import BadImage, Split
-from .transforms import IGNORE_INDEX, Size
+from .transforms import Size
 
 MIX = 8  # runs of images (shards) that are read and shuffled together
 
@@ -90,7 +91,7 @@ def seed_draws(*numbers: int) -> None:
     torch.default_generator.manual_seed(key >> 1)
 
 
-class Shown(Protocol):
+class Preparation(Protocol):
     """How images are prepared for a model: `Preprocessing` or `DensePreprocessing`."""
 
     @property
@@ -108,7 +109,7 @@ class Shown(Protocol):
         """Shorter side below which an image would lose detail."""
 
 
-class View(Protocol):
+class TrainTransform(Protocol):
     """How training images vary: `Augmentation` or `DenseAugmentation`."""
 
     @property
@@ -132,7 +133,7 @@ class TrainImages(Dataset[Item]):
         views: Views of each image that the epochs show in turn; None for new ones in every epoch.
     """
 
-    def __init__(self, split: Split, augmentation: View, seed: int, views: int | None = None):
+    def __init__(self, split: Split, augmentation: TrainTransform, seed: int, views: int | None = None):
         self.split, self.augmentation, self.seed, self.views = split, augmentation, seed, views
 
     def read(self, index: int) -> tuple[Image.Image, Any, Size]:
@@ -168,7 +169,7 @@ class EvalImages(Dataset[Item | BadImage]):
         annotated: Whether they have something to be compared with; else their targets are None.
     """
 
-    def __init__(self, split: Split, preprocessing: Shown, annotated: bool = True):
+    def __init__(self, split: Split, preprocessing: Preparation, annotated: bool = True):
         self.split, self.preprocessing, self.annotated = split, preprocessing, annotated
 
     def __len__(self) -> int:
@@ -316,7 +317,7 @@ class Batches(Sampler[list[Draw]]):
         generator = np.random.default_rng([self.seed, epoch])
         indices = shuffle_blocks(np.asarray(self.split.blocks()), generator)
         indices = np.repeat(indices, self.repeats)[: len(self.split)].tolist()
-        return [Draw(epoch, index, place % self.repeats) for place, index in enumerate(indices)]
+        return [Draw(epoch, index, n % self.repeats) for n, index in enumerate(indices)]
 
 
 def shuffle_blocks(sizes: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
@@ -341,7 +342,7 @@ def divide(batch: list[Draw], parts: int, part: int) -> list[Draw]:
 
 def eval_loader(
     split: Split,
-    preprocessing: Shown,
+    preprocessing: Preparation,
     batch: int,
     workers: int,
     indices: range | None = None,

@@ -33,11 +33,11 @@ class Names(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
             raise IndexError(index)
-        return os.fsdecode(self._joined[self._ends[place] : self._ends[place + 1]])
+        return os.fsdecode(self._joined[self._ends[number] : self._ends[number + 1]])
 
 
 def natural_key(text: str) -> tuple[list[tuple[int, str]], str]:

@@ -58,7 +58,7 @@ def restore_mask(mask: NDArray[np.bool_], down: NDArray[np.float32], across: NDA
 
 
 def reached(part: slice, new: int, old: int) -> slice:
-    """The new pixels that some old ones have a share in, and perhaps one more on either side."""
+    """The new pixels that some old ones have a fraction in, and perhaps one more on either side."""
     first, last = math.floor((part.start - 0.5) * new / old) - 1, math.ceil((part.stop + 0.5) * new / old) + 1
     return slice(max(0, first), min(new, last))
 
@@ -73,18 +73,18 @@ def bilinear(old: int, new: int) -> NDArray[np.float32]:
                [0.25, 0.75],
                [0.  , 1.  ]], dtype=float32)
     """
-    rows, first, second, share = between(old, new)
+    rows, first, second, fraction = between(old, new)
     matrix = np.zeros((new, old), dtype=np.float32)
-    matrix[rows, second] = share
-    matrix[rows, first] += 1 - share
+    matrix[rows, second] = fraction
+    matrix[rows, first] += 1 - fraction
     return matrix
 
 
 def between(old: int, new: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Of a line of pixels that is resized: the new pixels, the two nearest old ones of each, and the second's share."""
-    place = ((np.arange(new) + 0.5) * (old / new) - 0.5).clip(0, old - 1)
-    first = np.minimum(place.astype(np.int64), max(0, old - 2))
-    return np.arange(new), first, np.minimum(first + 1, old - 1), (place - first).astype(np.float32)
+    """Of a line of pixels that is resized: the new pixels, the two nearest old ones, and the second's weight."""
+    position = ((np.arange(new) + 0.5) * (old / new) - 0.5).clip(0, old - 1)
+    first = np.minimum(position.astype(np.int64), max(0, old - 2))
+    return np.arange(new), first, np.minimum(first + 1, old - 1), (position - first).astype(np.float32)
 
 
 def restore_labels(logits: NDArray[np.float32], original: Size) -> NDArray[np.uint8]:
@@ -106,7 +106,7 @@ def restore_labels(logits: NDArray[np.float32], original: Size) -> NDArray[np.ui
     wide = np.ascontiguousarray(logits[..., left] * (1 - along) + logits[..., right] * along)  # [C, h, W]
     for top in range(0, original[0], step):
         rows = slice(top, top + step)
-        share = down[rows, None]
-        large = wide[:, above[rows]] * (1 - share) + wide[:, below[rows]] * share
+        fraction = down[rows, None]
+        large = wide[:, above[rows]] * (1 - fraction) + wide[:, below[rows]] * fraction
         labels[rows] = large.argmax(axis=0)
     return labels

@@ -22,9 +22,9 @@ def complete_splits(data: Data, *, val_fraction: float = 0.1, seed: int = 0, nee
 
     Args:
         data: Data with training images.
-        val_fraction: Share of each class to take, between 0 and 0.5.
+        val_fraction: Fraction of each class to take, between 0 and 0.5.
         seed: Another seed chooses other images.
-        need_test: Whether to take a test split of the same share, too, if there is none.
+        need_test: Whether to take a test split of the same fraction, too, if there is none.
 
     Raises:
         ValueError: There are no training images, or most classes have too few to share.
@@ -35,7 +35,7 @@ def complete_splits(data: Data, *, val_fraction: float = 0.1, seed: int = 0, nee
         {'train': 1295, 'val': 143, 'test': 359}
     """
     if not 0 < val_fraction <= 0.5:
-        raise ValueError(f"A validation share of {val_fraction} was asked for; it lies above 0 and is at most 0.5.")
+        raise ValueError(f"A validation fraction of {val_fraction} was asked for; it lies above 0 and is at most 0.5.")
     if data.train is None:
         raise ValueError(f"{data.source} has no training images, only: {', '.join(data.splits())}.")
     if data.test is None and need_test:
@@ -55,7 +55,7 @@ def carve(data: Data, name: str, fraction: float, seed: int) -> Data:
             f"{data.source} has no {name} split, and none can be made: {len(few)} of {len(data.classes)} classes have "
             f"fewer than 2 training images ({shorten(few)}); add images."
         )
-    chosen = choose_share(data.train, fraction, f"{name} {seed}")
+    chosen = choose_fraction(data.train, fraction, f"{name} {seed}")
     if not data.labels_are_classes and 2 * len(chosen) < fraction * len(data.train):
         chosen = choose_any(data.train, fraction, f"{name} {seed}")  # nearly every image has a label of its own
     rest = np.setdiff1d(np.arange(len(data.train)), chosen)
@@ -93,21 +93,21 @@ def limit_train(data: Data, images: int, seed: int) -> Data:
         raise ValueError(
             f"{images} training images were asked for, but {data.source} has {present} classes; ask for one each."
         )
-    place, size = class_ranks(data.train, f"train {seed}")
-    share = np.where(place == 0, 0.0, (place + 0.5) / size)  # first one of each class, then all classes alike
-    order = np.lexsort((data.train.labels, share))
+    rank, size = class_ranks(data.train, f"train {seed}")
+    fraction = np.where(rank == 0, 0.0, (rank + 0.5) / size)  # first one of each class, then all classes alike
+    order = np.lexsort((data.train.labels, fraction))
     return data.with_splits(train=Chosen(data.train, np.sort(order[:images])))
 
 
-def choose_share(split: Split, fraction: float, salt: str) -> NDArray[np.int64]:
-    """Numbers of the images that make up a share of each class, ascending; none of a class that has but one."""
-    place, size = class_ranks(split, salt)
+def choose_fraction(split: Split, fraction: float, salt: str) -> NDArray[np.int64]:
+    """Numbers of the images that make up a fraction of each class, ascending; none of a class that has but one."""
+    rank, size = class_ranks(split, salt)
     wanted = np.where(size < 2, 0, np.maximum(1, np.rint(size * fraction)))
-    return np.flatnonzero(place < wanted)
+    return np.flatnonzero(rank < wanted)
 
 
 def choose_any(split: Split, fraction: float, salt: str) -> NDArray[np.int64]:
-    """Numbers of the images that make up a share of all, whatever their classes, ascending; at least one."""
+    """Numbers of the images that make up a fraction of all, whatever their classes, ascending; at least one."""
     keys = [
         hashlib.sha256(f"{salt}\0{split.name(index)}".encode(errors="surrogateescape")).digest()
         for index in range(len(split))
@@ -128,9 +128,9 @@ def class_ranks(split: Split, salt: str) -> tuple[NDArray[np.int64], NDArray[np.
     order = np.array(sorted(range(len(split)), key=lambda index: (split.labels[index], hashes[index])), dtype=np.int64)
     sizes = np.bincount(split.labels) if len(split) else np.zeros(0, dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
-    place = np.empty(len(split), dtype=np.int64)
-    place[order] = np.arange(len(split)) - np.repeat(starts, sizes)
-    return place, sizes[split.labels]
+    ranks = np.empty(len(split), dtype=np.int64)
+    ranks[order] = np.arange(len(split)) - np.repeat(starts, sizes)
+    return ranks, sizes[split.labels]
 
 
 def describe_splits(data: Data) -> dict[str, Any]:
@@ -205,14 +205,14 @@ def restore_splits(data: Data, record: dict[str, Any]) -> Data:
 
 def pick(data: Data, split: str, whole: Split, names: list[str]) -> Chosen:
     """The images of these names."""
-    places = {whole.name(index): index for index in range(len(whole))}
-    lost = [name for name in names if name not in places]
+    index_of = {whole.name(index): index for index in range(len(whole))}
+    lost = [name for name in names if name not in index_of]
     if lost:
         raise ValueError(
             f"{len(lost)} of the {len(names)} images of the {split} split are no longer in {data.source}, the first is "
             f"{lost[0]}; put them back, or start anew."
         )
-    return Chosen(whole, np.array([places[name] for name in names], dtype=np.int64))
+    return Chosen(whole, np.array([index_of[name] for name in names], dtype=np.int64))
 
 
 def without(split: Split | None, names: list[str]) -> Split | None:

@@ -29,11 +29,11 @@ SHORTER_SIDE = 64  # pixels of a JPEG that are enough for a thumbnail
 BLANK = 2  # largest difference of values in an image with nothing on it
 DIED = "the process that read it died (out of memory, or a fault in the image decoder)"
 
-Place = tuple[str, int]  # split, and number of the image in it
+ImageKey = tuple[str, int]  # split, and number of the image in it
 
 
 @dataclass(frozen=True)
-class Look:
+class ImageFacts:
     """What one look at a readable image tells.
 
     Attributes:
@@ -62,7 +62,7 @@ class Survey:
     """All readable images of some splits, in order, and why the others can't be read.
 
     Attributes:
-        places: Split and number of each readable image.
+        entries: Split and number of each readable image.
         labels: Class numbers `[n]`.
         digests: Hashes of the images' bytes.
         sizes: Height and width `[n, 2]`.
@@ -74,7 +74,7 @@ class Survey:
         unreadable: Reasons, by split and number.
     """
 
-    places: list[Place]
+    entries: list[ImageKey]
     labels: NDArray[np.int64]
     digests: list[bytes]
     sizes: NDArray[np.int64]
@@ -83,7 +83,7 @@ class Survey:
     blank: NDArray[np.bool_]
     thumbnails: NDArray[np.uint8]
     notes: list[object]
-    unreadable: dict[Place, str] = field(default_factory=dict)
+    unreadable: dict[ImageKey, str] = field(default_factory=dict)
 
 
 def survey_images(splits: Mapping[str, Split], workers: int | None = None) -> Survey:
@@ -100,24 +100,24 @@ def survey_images(splits: Mapping[str, Split], workers: int | None = None) -> Su
     """
     if workers is not None and workers < 0:
         raise ValueError(f"{workers} workers were asked for; give 0 to read in one process, or the number of workers.")
-    places = [(name, index) for name, split in splits.items() for index in range(len(split))]
+    entries = [(name, index) for name, split in splits.items() for index in range(len(split))]
     if workers is None:
-        workers = available_cores() if len(places) > FEW else 0
-    chunks = [places[start : start + CHUNK] for start in range(0, len(places), CHUNK)]
+        workers = available_cores() if len(entries) > FEW else 0
+    chunks = [entries[start : start + CHUNK] for start in range(0, len(entries), CHUNK)]
     looks = look_in_processes(splits, chunks, workers) if workers else (look_at_chunk(splits, c) for c in chunks)
-    seen: list[Place] = []
-    kept: list[Look] = []
-    unreadable: dict[Place, str] = {}
+    seen: list[ImageKey] = []
+    kept: list[ImageFacts] = []
+    unreadable: dict[ImageKey, str] = {}
     with closing(looks):  # an interruption ends the processes
-        for chunk, results in zip(tracked(chunks, f"Reading {len(places):,} images"), looks, strict=True):
-            for place, look in zip(chunk, results, strict=True):
+        for chunk, results in zip(tracked(chunks, f"Reading {len(entries):,} images"), looks, strict=True):
+            for entry, look in zip(chunk, results, strict=True):
                 if isinstance(look, str):
-                    unreadable[place] = look
+                    unreadable[entry] = look
                 else:
-                    seen.append(place)
+                    seen.append(entry)
                     kept.append(look)
     return Survey(
-        places=seen,
+        entries=seen,
         labels=np.array([splits[name].labels[index] for name, index in seen], dtype=np.int64),
         digests=[look.digest for look in kept],
         sizes=np.array([(look.height, look.width) for look in kept], dtype=np.int64).reshape(-1, 2),
@@ -135,12 +135,12 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def look_at_chunk(splits: Mapping[str, Split], chunk: Sequence[Place]) -> list[Look | str]:
+def look_at_chunk(splits: Mapping[str, Split], chunk: Sequence[ImageKey]) -> list[ImageFacts | str]:
     """What is seen of each image, or why it can't be read."""
     return [look_at(splits[name], index) for name, index in chunk]
 
 
-def look_at(split: Split, index: int) -> Look | str:
+def look_at(split: Split, index: int) -> ImageFacts | str:
     """What is seen of an image, or why it can't be read."""
     try:
         content = split.content(index)
@@ -151,7 +151,7 @@ def look_at(split: Split, index: int) -> Look | str:
         return f"{type(error).__name__}: {error}"
     mode, size, rotated = read_header(content, image)
     extrema = image.getextrema()
-    return Look(
+    return ImageFacts(
         digest=hashlib.blake2b(content, digest_size=16).digest(),
         height=size[1],
         width=size[0],
@@ -179,13 +179,13 @@ def read_header(content: bytes, image: Image.Image) -> tuple[str, tuple[int, int
 
 
 def look_in_processes(
-    splits: Mapping[str, Split], chunks: Sequence[list[Place]], workers: int
-) -> Generator[list[Look | str], None, None]:
+    splits: Mapping[str, Split], chunks: Sequence[list[ImageKey]], workers: int
+) -> Generator[list[ImageFacts | str], None, None]:
     """What worker processes see of the chunks, in order. An image that kills its process counts as unreadable."""
     waiting = deque(chunks)
     while waiting:
         pool = start_pool(splits, workers)
-        under_way: deque[Future[list[Look | str]]] = deque()  # of the first of the waiting chunks
+        under_way: deque[Future[list[ImageFacts | str]]] = deque()  # of the first of the waiting chunks
         broken = False
         try:
             while waiting and not broken:
@@ -203,22 +203,22 @@ def look_in_processes(
             pool.shutdown(cancel_futures=True)
         if broken:
             suspects = [waiting.popleft() for _ in range(max(1, len(under_way)))]
-            results = iter(look_one_by_one(splits, [place for chunk in suspects for place in chunk]))
+            results = iter(look_one_by_one(splits, [entry for chunk in suspects for entry in chunk]))
             yield from (list(islice(results, len(chunk))) for chunk in suspects)
 
 
-def look_one_by_one(splits: Mapping[str, Split], places: Sequence[Place]) -> list[Look | str]:
+def look_one_by_one(splits: Mapping[str, Split], entries: Sequence[ImageKey]) -> list[ImageFacts | str]:
     """What is seen of images some of which may kill their process."""
-    results: list[Look | str] = []
-    while len(results) < len(places):
+    results: list[ImageFacts | str] = []
+    while len(results) < len(entries):
         pool = start_pool(splits, 1)
         try:
             try:
                 submit(pool, []).result()
             except BrokenProcessPool:
                 raise OSError("Worker processes end before they have read anything; read with 0 workers.") from None
-            for place in places[len(results) :]:
-                results += submit(pool, [place]).result()
+            for entry in entries[len(results) :]:
+                results += submit(pool, [entry]).result()
         except BrokenProcessPool:
             results.append(DIED)
         finally:
@@ -232,7 +232,7 @@ def start_pool(splits: Mapping[str, Split], workers: int) -> ProcessPoolExecutor
     return ProcessPoolExecutor(workers, mp_context=context, initializer=remember, initargs=(dict(splits),))
 
 
-def submit(pool: ProcessPoolExecutor, chunk: Sequence[Place]) -> Future[list[Look | str]]:
+def submit(pool: ProcessPoolExecutor, chunk: Sequence[ImageKey]) -> Future[list[ImageFacts | str]]:
     """Have images looked at. A process that is started for it inherits that interruptions are held back."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         return pool.submit(look_again, chunk)
@@ -261,6 +261,6 @@ def end_with_parent() -> None:
     os._exit(1)
 
 
-def look_again(chunk: Sequence[Place]) -> list[Look | str]:
+def look_again(chunk: Sequence[ImageKey]) -> list[ImageFacts | str]:
     """`look_at_chunk` in a worker process."""
     return look_at_chunk(_splits, chunk)

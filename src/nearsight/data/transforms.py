@@ -18,21 +18,21 @@ from torchvision import tv_tensors
 from torchvision.transforms import ColorJitter, RandomResizedCrop
 from torchvision.transforms.v2 import functional as change
 
+from ..plots.overlays import IGNORE_INDEX
 from .image import enough_for, show_middle
 from .instances import Instances
 from .restore import Size, fit_sides, resize_image, restore_boxes, restore_masks
 
 if TYPE_CHECKING:
-    from ..config.recipe import Augment, SceneAugment
+    from ..config.recipe import Augment, DenseAugment
 
 
 RESAMPLE = Image.Resampling.BICUBIC
-ERASED = (0.02, 1 / 3)  # share of the image, as in DeiT
+ERASED = (0.02, 1 / 3)  # fraction of the image, as in DeiT
 ERASED_RATIO = (0.3, 3.3)
 TRIES = 10  # to find a rectangle that fits
 AT_ONCE = 2**26  # numbers of a map that are enlarged at a time
 LONG = 5 / 3  # longest side over the shorter one, as in 1333 × 800
-IGNORE_INDEX = 255
 SMALLEST = 0.5  # sides of a box in pixels, below which nothing is left of an object
 CROP_TRIES = 10  # to find a part that no class fills
 
@@ -47,7 +47,7 @@ class Preprocessing:
         size: Height and width in pixels.
         mean: Of each channel, on the scale 0 to 1.
         std: Of each channel, on the scale 0 to 1.
-        crop: Share of the image's shorter side that is shown; the rest is cut off all around.
+        crop: Fraction of the image's shorter side that is shown; the rest is cut off all around.
 
     Example:
         >>> Preprocessing((32, 32)).prepare(Image.new("RGB", (100, 60))).shape
@@ -202,10 +202,10 @@ def restore_classes(scores: Tensor, original: Size) -> NDArray[np.uint8]:
     for first in range(0, len(scores), step):
         part = scores[None, first : first + step].float()
         large = F.interpolate(part, size=original, mode="bilinear", align_corners=False)[0]
-        value, place = (answer.cpu() for answer in large.max(dim=0))
+        value, index = (prediction.cpu() for prediction in large.max(dim=0))
         better = value > best
         best = torch.where(better, value, best)
-        found = torch.where(better, (place + first).to(torch.uint8), found)
+        found = torch.where(better, (index + first).to(torch.uint8), found)
     return found.numpy()
 
 
@@ -265,11 +265,11 @@ class DensePreprocessing:
         inside = rows[:, None, :, None] & columns[:, None, None, :]
         return ((images - mean) / std).masked_fill(~inside, 0.0)
 
-    def restore_objects(self, answer: dict[str, Tensor], shown: Size, original: Size) -> dict[str, Any]:
+    def restore_objects(self, prediction: dict[str, Tensor], shown: Size, original: Size) -> dict[str, Any]:
         """A model's objects in the pixels of the original image.
 
         Args:
-            answer: `boxes`, `labels`, `scores` and perhaps `masks` `[n, H, W]`, in pixels of the batch.
+            prediction: `boxes`, `labels`, `scores` and perhaps `masks` `[n, H, W]`, in pixels of the batch.
             shown: Height and width that the image was shown with.
             original: Height and width of the image.
 
@@ -277,12 +277,12 @@ class DensePreprocessing:
             Arrays `boxes`, `labels`, `scores` and, for masks, run lengths `rles`.
         """
         restored: dict[str, Any] = {
-            "boxes": restore_boxes(answer["boxes"].detach().float().cpu().numpy(), shown, original),
-            "labels": answer["labels"].detach().cpu().numpy().astype(np.int64),
-            "scores": answer["scores"].detach().float().cpu().numpy(),
+            "boxes": restore_boxes(prediction["boxes"].detach().float().cpu().numpy(), shown, original),
+            "labels": prediction["labels"].detach().cpu().numpy().astype(np.int64),
+            "scores": prediction["scores"].detach().float().cpu().numpy(),
         }
-        if answer.get("masks") is not None:
-            restored["rles"] = restore_masks(answer["masks"].detach().cpu().numpy(), shown, original)
+        if prediction.get("masks") is not None:
+            restored["rles"] = restore_masks(prediction["masks"].detach().cpu().numpy(), shown, original)
         return restored
 
     def restore_map(self, scores: Tensor, shown: Size, original: Size) -> NDArray[np.uint8]:
@@ -316,7 +316,7 @@ class DenseAugmentation:
         preprocessing: How images are shown in evaluation.
     """
 
-    def __init__(self, settings: "SceneAugment", preprocessing: DensePreprocessing):
+    def __init__(self, settings: "DenseAugment", preprocessing: DensePreprocessing):
         self.settings = settings
         self.preprocessing = preprocessing
 
@@ -387,10 +387,10 @@ class DenseAugmentation:
         for _ in range(CROP_TRIES):
             top, left = random.randint(0, size[0] - height), random.randint(0, size[1] - width)
             part = cut(view, (top, left, height, width))
-            if "map" not in part or self.settings.crop_share >= 1:
+            if "map" not in part or self.settings.max_class_fraction >= 1:
                 break
             counts = torch.bincount(part["map"].flatten().long(), minlength=IGNORE_INDEX + 1)[:IGNORE_INDEX]
-            if int((counts > 0).sum()) > 1 and int(counts.max()) < self.settings.crop_share * int(counts.sum()):
+            if int((counts > 0).sum()) > 1 and int(counts.max()) < self.settings.max_class_fraction * int(counts.sum()):
                 break
         return part
 

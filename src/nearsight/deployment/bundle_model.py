@@ -15,7 +15,7 @@ from ..runs.runtime import Runner, open_runner
 
 
 class BundleModel(nn.Module):
-    """The model of a bundle, called as the trained one is; takes images from any device, answers on the CPU."""
+    """The model of a bundle, called as the trained one is; takes images from any device, runs on the CPU."""
 
     def __init__(self, runner: Runner, bundle: Bundle):
         super().__init__()

@@ -17,7 +17,7 @@ from ..runs.predictor import Predictor
 from ..tasks import get_task
 
 SEED = 0
-ORDER = ("val", "test", "train")  # which images answers are compared on
+ORDER = ("val", "test", "train")  # which images predictions are compared on
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class CalibrationSet:
 
     Attributes:
         what: What they are, in words.
-        measure: Images that answers are compared on.
+        measure: Images that predictions are compared on.
         calibrate: Other images, for the ranges of activations; None where there are too few.
         labelled: Whether the labels of `measure` are the model's classes.
     """
@@ -49,14 +49,14 @@ class Crops(Split):
         self.labels = np.zeros(2 * self.grid**2, dtype=np.int64)
 
     def name(self, index: int) -> str:
-        photo, place = divmod(index, self.grid**2)
-        return f"{list(self.photos)[photo]}, piece {place}"
+        photo, piece = divmod(index, self.grid**2)
+        return f"{list(self.photos)[photo]}, piece {piece}"
 
     def read(self, index: int, enough: int | None = None) -> Image.Image:
-        photo, place = divmod(index, self.grid**2)
+        photo, piece = divmod(index, self.grid**2)
         pixels: NDArray[np.uint8] = list(self.photos.values())[photo]
         height, width = pixels.shape[0] // self.grid, pixels.shape[1] // self.grid
-        top, left = (place // self.grid) * height, (place % self.grid) * width
+        top, left = (piece // self.grid) * height, (piece % self.grid) * width
         return Image.fromarray(pixels[top : top + height, left : left + width])
 
     def content(self, index: int) -> bytes:

@@ -134,7 +134,7 @@ def export(
         format: `onnx`, `pt2` or `openvino`.
         images: Data or a folder of images to verify and calibrate with; None takes the run's own, or two photographs.
         int8: Whether to quantize to 8 bits; only as `onnx`.
-        margin: Share of right answers that 8 bits may cost.
+        margin: Fraction of right predictions that 8 bits may cost.
         size: Height and width that images are shown in; None takes the model's own.
         force: Whether a bundle that is there already is replaced.
         progress: Wraps what takes time, to show how far the work is.
@@ -143,7 +143,7 @@ def export(
         The bundle; it is complete, or there is none.
 
     Raises:
-        ValueError: Something can't be done, the answers differ from PyTorch's, or 8 bits cost more than the margin.
+        ValueError: Something can't be done, the predictions differ from PyTorch's, or 8 bits cost more than the margin.
         OSError: The folder can't be written.
 
     Example:
@@ -184,7 +184,7 @@ def refuse_kind(kind: str, int8: bool, margin: float) -> None:
     if int8 and kind != "onnx":
         raise ValueError(f"--int8 is for the format onnx, not for {kind}; leave one of them out.")
     if not 0 <= margin <= 1:
-        raise ValueError(f"--margin {margin:g} is no share; 0.01 stands for one point of accuracy.")
+        raise ValueError(f"--margin {margin:g} is no fraction; 0.01 stands for one point of accuracy.")
     for package in NEEDED[kind]:
         need(package, f"The format {kind}")
 
@@ -265,7 +265,7 @@ def shrink(
 
 
 def check_runs(predictor: Predictor, bundle: Bundle, folder: Path, calibration: CalibrationSet) -> None:
-    """Run a model of 8 bits at all sizes; its answers were judged before, here they only have to be numbers."""
+    """Run a model of 8 bits at all sizes; its predictions were judged before, here they only have to be numbers."""
     runner = open_runner(folder, bundle)
     for one in compare(predictor, runner, calibration.measure, any_batch=bundle.any_batch, any_size=bundle.any_size):
         if not one.max_abs < float("inf"):

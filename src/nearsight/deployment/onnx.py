@@ -101,16 +101,16 @@ def own_operators() -> dict[Any, Any]:
     def nms_keep(boxes: Any, scores: Any, iou: float, least: float) -> Any:
         # Rows of group, class (always 0) and box.
         kept = op.NonMaxSuppression(boxes, op.Unsqueeze(scores, [1]), MOST, iou, least)
-        places = op.Gather(kept, [0, 2], axis=1)
+        levels_of = op.Gather(kept, [0, 2], axis=1)
         none = op.ConstantOfShape(op.Shape(scores), value=boolean(False))
-        return op.ScatterND(none, places, op.ConstantOfShape(op.Shape(kept, start=0, end=1), value=boolean(True)))
+        return op.ScatterND(none, levels_of, op.ConstantOfShape(op.Shape(kept, start=0, end=1), value=boolean(True)))
 
-    def pool_levels(levels: Any, boxes: Any, places: Any, scales: Any, side: int, samples: int) -> Any:
+    def pool_levels(levels: Any, boxes: Any, levels_of: Any, scales: Any, side: int, samples: int) -> Any:
         channels = op.Shape(levels[0], start=1, end=2)
         shape = op.Concat(op.Shape(boxes, start=0, end=1), channels, op.Constant(value_ints=[side, side]), axis=0)
         pooled = op.ConstantOfShape(shape)
         for number, (level, scale) in enumerate(zip(levels, scales, strict=True)):
-            own = op.Transpose(op.NonZero(op.Equal(places, number)))  # [k, 1]
+            own = op.Transpose(op.NonZero(op.Equal(levels_of, number)))  # [k, 1]
             rows = op.Squeeze(own, [1])
             part = op.RoiAlign(
                 level,

@@ -35,13 +35,13 @@ def no_progress(items: Iterable[Any], title: str, total: int) -> Iterable[Any]:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the quantised model answers, beside the float one.
+class QuantizeVerdict:
+    """What the quantised model predicts, beside the float one.
 
     Attributes:
         images: How many were shown to both.
-        error: Norm of the logits' difference as a share of the logits' norm.
-        agreement: Share of images with the same first answer.
+        error: Norm of the logits' difference as a fraction of the logits' norm.
+        agreement: Fraction of images with the same first prediction.
         before: Accuracy of the float model; None without labels.
         after: Accuracy of the quantised model; None without labels.
     """
@@ -54,7 +54,7 @@ class Verdict:
 
     @property
     def lost(self) -> float:
-        """Share of right answers that were lost; without labels, of all answers that changed."""
+        """Fraction of right predictions that were lost; without labels, of all predictions that changed."""
         if self.before is None or self.after is None:
             return 1 - self.agreement
         return self.before - self.after
@@ -73,7 +73,7 @@ class Quantized:
         bytes_after: Size of the quantised model's file.
     """
 
-    verdict: Verdict
+    verdict: QuantizeVerdict
     layers: int
     kept: tuple[str, ...]
     calibrated: int
@@ -101,7 +101,7 @@ def quantize(
         target: File to write.
         calibration: Images to calibrate with, and others to measure on.
         input: How images are shown.
-        margin: Share of right answers that may be lost; without labels, of answers that may change.
+        margin: Fraction of right predictions that may be lost; without labels, of predictions that may change.
         progress: Wraps what takes time, to show how far the work is.
 
     Raises:
@@ -118,7 +118,7 @@ def quantize(
     return Quantized(verdict, len(work.layers) - len(kept), kept, work.calibrated, *sizes)
 
 
-def search(work: "Work", margin: float) -> tuple[tuple[str, ...], Verdict]:
+def search(work: "Work", margin: float) -> tuple[tuple[str, ...], QuantizeVerdict]:
     """The layers that stay in float, and what the rest costs."""
     whole = verdict = work.judge(work.layers)
     if whole.error <= BUDGETS[0] and whole.lost <= margin:
@@ -131,15 +131,15 @@ def search(work: "Work", margin: float) -> tuple[tuple[str, ...], Verdict]:
         verdict = work.judge(work.layers - set(kept))
         if verdict.lost <= margin:
             return kept, verdict
-    if whole.lost <= margin:  # the answers stand, although the figures behind them moved
+    if whole.lost <= margin:  # the predictions stand, although the figures behind them moved
         return (), whole
     raise ValueError(refusal(verdict, margin))
 
 
-def refusal(verdict: Verdict, margin: float) -> str:
+def refusal(verdict: QuantizeVerdict, margin: float) -> str:
     """Why a quantised model is not shipped."""
     if verdict.before is None:
-        lost = f"changes {100 * verdict.lost:.1f} % of the answers"
+        lost = f"changes {100 * verdict.lost:.1f} % of the predictions"
     else:
         lost = f"loses {100 * verdict.lost:.1f} points of accuracy"
     return (
@@ -184,27 +184,29 @@ class Work:
         ranged = sample(calibration.calibrate, CALIBRATED)
         self.calibrated, self.probed = len(ranged), sample(calibration.calibrate, PROBED)
         self.ranges = find_ranges(self.model, scratch, self.show(ranged, "Calibrating"))
-        self.truth, self.labels = self.answers(run_onnx(self.model), "Measuring the float model")
+        self.truth, self.labels = self.predictions(run_onnx(self.model), "Measuring the float model")
 
     def show(self, split: Split, title: str) -> Iterable[Group]:
         """Batches of images, with progress."""
         return self.progress(batches(split, self.input, BATCH), title, -(-len(split) // BATCH))
 
-    def answers(self, runner: Runner, title: str) -> tuple[Logits, NDArray[np.int64]]:
+    def predictions(self, runner: Runner, title: str) -> tuple[Logits, NDArray[np.int64]]:
         """Logits `[n, classes]` for the measured images, and their labels `[n]`."""
-        answered = [(runner(group.images)["logits"], group.labels) for group in self.show(self.measured, title)]
-        logits, labels = zip(*answered, strict=True)
+        predicted = [(runner(group.images)["logits"], group.labels) for group in self.show(self.measured, title)]
+        logits, labels = zip(*predicted, strict=True)
         return np.concatenate(logits), np.concatenate(labels)
 
-    def judge(self, layers: Iterable[str]) -> Verdict:
+    def judge(self, layers: Iterable[str]) -> QuantizeVerdict:
         """What it costs to quantize these layers."""
         file = self.write(layers, self.scratch / "candidate.onnx")
-        mine, _ = self.answers(run_onnx(file), "Measuring in 8 bits")
-        said, wanted = mine.argmax(axis=1), self.truth.argmax(axis=1)
+        mine, _ = self.predictions(run_onnx(file), "Measuring in 8 bits")
+        predicted, wanted = mine.argmax(axis=1), self.truth.argmax(axis=1)
         before = after = None
         if self.labelled:
-            before, after = (float((answer == self.labels).mean()) for answer in (wanted, said))
-        return Verdict(len(mine), distance(mine, self.truth), float((said == wanted).mean()), before, after)
+            before, after = (float((prediction == self.labels).mean()) for prediction in (wanted, predicted))
+        return QuantizeVerdict(
+            len(mine), distance(mine, self.truth), float((predicted == wanted).mean()), before, after
+        )
 
     def probe_layers(self) -> dict[str, float]:
         """The error of the logits when one layer alone is quantised, for each."""
@@ -237,7 +239,7 @@ class Work:
 
 
 def distance(mine: Logits, truth: Logits) -> float:
-    """Norm of the difference as a share of the norm."""
+    """Norm of the difference as a fraction of the norm."""
     return float(np.linalg.norm(mine - truth) / max(float(np.linalg.norm(truth)), 1e-30))
 
 

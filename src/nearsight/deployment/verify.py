@@ -28,13 +28,13 @@ TOLERANCE = 1e-3  # of the largest logit; float32 sums in another order differ b
 
 @dataclass(frozen=True)
 class Agreement:
-    """How near two models' answers are at a size.
+    """How near two models' predictions are at a size.
 
     Attributes:
         size: Height and width of the images.
         images: How many were compared.
         max_abs: Largest difference of a logit.
-        max_rel: The same as a share of the largest logit of PyTorch's.
+        max_rel: The same as a fraction of the largest logit of PyTorch's.
         top1: Fraction of images with the same first class; of a detector the fraction of detections that both have, of
             a segmenter the fraction of pixels with the same class.
         score: The task's metric of the exported model and of PyTorch, where the images are annotated.
@@ -158,7 +158,7 @@ def compare_at(predictor: Predictor, runner: Runner, split: Split, size: tuple[i
     input = replace(predictor.preprocessing, size=size)
     mine, theirs = [], []
     for group in batches(sample(split, MOST), input, batch, alone=True):
-        theirs.append(answer(predictor, group.images))
+        theirs.append(run_predictor(predictor, group.images))
         try:
             mine.append(np.asarray(runner(group.images)["logits"], dtype=np.float32))
         except Exception as error:  # each runtime has classes of its own
@@ -179,7 +179,7 @@ def measure(size: tuple[int, int], mine: NDArray[np.float32], theirs: NDArray[np
 
 
 @torch.inference_mode()
-def answer(predictor: Predictor, images: NDArray[np.float32]) -> NDArray[np.float32]:
+def run_predictor(predictor: Predictor, images: NDArray[np.float32]) -> NDArray[np.float32]:
     """PyTorch's logits `[B, classes]`."""
     return predictor.model(torch.from_numpy(images)).float().numpy()
 
@@ -230,7 +230,7 @@ def stack(pixels: list[torch.Tensor], labels: list[int], input: Preprocessing) -
 
 
 def refuse_disagreement(found: list[Agreement], what: str) -> None:
-    """Refuse an export that does not give PyTorch's answers.
+    """Refuse an export that does not give PyTorch's predictions.
 
     Raises:
         ValueError: The largest difference is above the tolerance at some size.
@@ -239,6 +239,6 @@ def refuse_disagreement(found: list[Agreement], what: str) -> None:
         if not one.is_close:
             height, width = one.size
             raise ValueError(
-                f"The export was given up: at {height}×{width} pixels its answers differ from PyTorch's by "
+                f"The export was given up: at {height}×{width} pixels its predictions differ from PyTorch's by "
                 f"{one.max_rel:.2g} of the largest value on {what} ({TOLERANCE:g} is allowed); nothing was written."
             )

@@ -13,7 +13,7 @@ from .attention import (
     global_tokens,
     probability_grids,
 )
-from .capture import Capture, Layer, capture
+from .capture import Capture, CapturedLayer, capture
 from .faithfulness import Scores, score
 from .gradients import grad_cam, receptive_field
 from .kernels import Kernels, SamplingPoints, kernels, sampling_points
@@ -24,12 +24,12 @@ from .rollout import DenseRollout, dense_rollout, masks_of_boxes, rollout
 __all__ = [
     "Attention",
     "Capture",
+    "CapturedLayer",
     "DenseRollout",
     "Explanation",
     "Explanations",
     "GlobalTokens",
     "Kernels",
-    "Layer",
     "Maps",
     "ProbabilityGrid",
     "ProbabilityGrids",

@@ -59,11 +59,11 @@ def window_mixing(block: Any, pieces: Tensor, mask: Tensor | None, grid: Grid) -
         bias, scale = attention._get_rel_pos_bias(), attention.scale
     else:
         raise ValueError(f"The attention of timm's {type(attention).__name__} can't be computed again here.")
-    places = window_places(block, grid, pieces.device)
-    queries, keys = (widened(t).unflatten(0, (-1, len(places))) for t in (queries, keys))  # [B, windows, h, slots, d]
+    inside = window_slots(block, grid, pieces.device)
+    queries, keys = (widened(t).unflatten(0, (-1, len(inside))) for t in (queries, keys))  # [B, windows, h, slots, d]
     added = bias[None] if mask is None else bias[None] + mask[None, :, None]
     weights = softmax_rows(queries, keys, added, scale)
-    return WindowMatrix(weights, places, grid, len(queries))
+    return WindowMatrix(weights, inside, grid, len(queries))
 
 
 def cosine_terms(attention: Any, pieces: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
@@ -79,7 +79,7 @@ def cosine_terms(attention: Any, pieces: Tensor) -> tuple[Tensor, Tensor, Tensor
     return F.normalize(queries, dim=-1) * temperature, F.normalize(keys, dim=-1), 16 * bias.sigmoid()[None], 1.0
 
 
-def window_places(block: Any, grid: Grid, device: torch.device) -> Tensor:
+def window_slots(block: Any, grid: Grid, device: torch.device) -> Tensor:
     """The token in each slot of the block's windows `[windows, slots]`; `grid.patches` for padding."""
     numbers = torch.arange(grid.patches, device=device).view(1, grid.height, grid.width, 1)
     if any(block.shift_size):
@@ -112,6 +112,6 @@ def pyramid_mixing(attention: nn.Module, tokens: Tensor, grid: Grid) -> Attentio
 
 
 def pooled_cells(pool: nn.Module, grid: Grid, device: torch.device) -> Tensor:
-    """Which share each patch has in the cells of a pooled map: `[cells, patches]`."""
+    """Which fraction each patch has in the cells of a pooled map: `[cells, patches]`."""
     ones = torch.eye(grid.patches, device=device).view(grid.patches, 1, grid.height, grid.width)
     return pool(ones).flatten(1).T

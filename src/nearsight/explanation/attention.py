@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ..lattice import Grid
 from ..ops.attention_matrix import GatherMatrix
-from .capture import Capture, Layer, ModelOrCapture, capture
-from .maps import Floats, Maps, Place, to_numpy
+from .capture import Capture, CapturedLayer, ModelOrCapture, capture
+from .maps import Floats, Maps, Pixel, to_numpy
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Attention:
     """How much chosen tokens listen to each token.
 
     Attributes:
-        weights: `[B, h, q, N]`, auxiliary tokens first. Shares that sum to one over N where it is attention (less at
+        weights: `[B, h, q, N]`, auxiliary tokens first. Fractions that sum to one over N where it is attention (less at
             windows that reach beyond the map); signed where they are weights of kernels.
         queries: The tokens that listen.
         grid: The lattice of the tokens.
@@ -38,7 +38,7 @@ class Attention:
     image_size: tuple[int, int]
     layer: str
     signed: bool
-    marks: tuple[Place, ...]
+    marks: tuple[Pixel, ...]
 
     def maps(self, head: int | None = None) -> Maps:
         """The weights over the patches as maps: one for each query.
@@ -72,7 +72,7 @@ def attention(
     images: Tensor | None = None,
     *,
     layer: int | str | None = None,
-    at: Place | Sequence[Place] | None = None,
+    at: Pixel | Sequence[Pixel] | None = None,
     tokens: Sequence[int] | None = None,
 ) -> Attention:
     """Attention of chosen tokens in one layer, computed again from what the layer was given.
@@ -115,7 +115,7 @@ def attention(
 
 
 def chosen_tokens(
-    seen: Capture, layer: Layer, at: Place | Sequence[Place] | None, tokens: Sequence[int] | None
+    seen: Capture, layer: CapturedLayer, at: Pixel | Sequence[Pixel] | None, tokens: Sequence[int] | None
 ) -> tuple[int, ...]:
     """Numbers of the tokens that are meant."""
     if at is not None and tokens is not None:
@@ -128,13 +128,13 @@ def chosen_tokens(
         if layer.grid.aux:
             return (0,)
         return (layer.token_at(seen.image_size[1] / 2, seen.image_size[0] / 2),)
-    places = to_places(at)
-    for x, y in places:
-        seen.check_place(x, y)
-    return tuple(layer.token_at(x, y) for x, y in places)
+    pixels = to_pixels(at)
+    for x, y in pixels:
+        seen.check_output_folder(x, y)
+    return tuple(layer.token_at(x, y) for x, y in pixels)
 
 
-def to_places(at: Place | Sequence[Place]) -> list[Place]:
+def to_pixels(at: Pixel | Sequence[Pixel]) -> list[Pixel]:
     """One pixel (x, y) or several as a list."""
     first = next(iter(at), None)
     if first is None:
@@ -142,7 +142,7 @@ def to_places(at: Place | Sequence[Place]) -> list[Place]:
     return [at] if isinstance(first, (int, float)) else list(at)  # type: ignore[list-item, arg-type]
 
 
-def middle(layer: Layer, query: int) -> Place:
+def middle(layer: CapturedLayer, query: int) -> Pixel:
     """The middle of a patch token's place in pixels (x, y)."""
     row, column = divmod(query - layer.grid.aux, layer.grid.width)
     return (column + 0.5) * layer.cell[1], (row + 0.5) * layer.cell[0]
@@ -155,7 +155,7 @@ class ProbabilityGrid:
     Attributes:
         layer: Name of the layer, `stage.block`.
         stage: Number of its stage, from 1.
-        heads: The share of each patch in each head `[h, rows, columns]`; auxiliary tokens are left out.
+        heads: The fraction of each patch in each head `[h, rows, columns]`; auxiliary tokens are left out.
         query: Row and column of the token.
         signed: Whether these are weights of kernels, which may be negative.
     """
@@ -192,7 +192,7 @@ def probability_grids(
     model: nn.Module,
     batches: Iterable[Tensor],
     *,
-    at: Place | None = None,
+    at: Pixel | None = None,
     progress: Callable[[Iterable[Any]], Iterable[Any]] = iter,
 ) -> ProbabilityGrids:
     """Average the attention of one place over many images, in every layer that mixes positions.
@@ -214,7 +214,7 @@ def probability_grids(
     """
     sums: dict[str, Tensor] = {}
     signed: dict[str, bool] = {}
-    layers: list[Layer] = []
+    layers: list[CapturedLayer] = []
     count, size = 0, (0, 0)
     for images in progress(batches):
         seen = capture(model, images)
@@ -225,7 +225,7 @@ def probability_grids(
             )
         size = seen.image_size
         x, y = at if at is not None else (size[1] / 2, size[0] / 2)
-        seen.check_place(x, y)
+        seen.check_output_folder(x, y)
         layers = [layer for layer in seen.layers if layer.recompute is not None]
         for layer in layers:
             query = torch.tensor([layer.token_at(x, y)], device=images.device)
@@ -239,11 +239,11 @@ def probability_grids(
         raise ValueError("No image was given, so there is nothing to average.")
     if not layers:
         raise ValueError("No layer of this model mixes positions, so there is no attention to average.")
-    made = [average(layer, sums[layer.name] / count, x, y, signed[layer.name]) for layer in layers]
+    made = [mean_grid(layer, sums[layer.name] / count, x, y, signed[layer.name]) for layer in layers]
     return ProbabilityGrids(tuple(made), count, size)
 
 
-def average(layer: Layer, rows: Tensor, x: float, y: float, signed: bool) -> ProbabilityGrid:
+def mean_grid(layer: CapturedLayer, rows: Tensor, x: float, y: float, signed: bool) -> ProbabilityGrid:
     """The mean rows of a layer `[h, N]` on its lattice."""
     grid: Grid = layer.grid
     query = divmod(layer.token_at(x, y) - grid.aux, grid.width)
@@ -257,7 +257,7 @@ class GlobalTokens(NamedTuple):
     Attributes:
         aggregate: How much each token gathers from each patch; a map sums to one. `raw` has it for each head
             `[B, h, T, rows, columns]`.
-        broadcast: How much each patch reads from each token; the tokens' shares sum to one at every patch.
+        broadcast: How much each patch reads from each token; the tokens' fractions sum to one at every patch.
     """
 
     aggregate: Maps
@@ -306,13 +306,13 @@ def global_tokens(
     return GlobalTokens(*made)
 
 
-def default_layer(seen: Capture) -> Layer:
+def default_layer(seen: Capture) -> CapturedLayer:
     """The last layer of the second stage, or of the first."""
     return [layer for layer in seen.layers if layer.stage <= 2][-1]
 
 
 def as_maps(
-    kind: str, values: Tensor, seen: Capture, layer: Layer, head: int | None, tokens: Sequence[int] | None
+    kind: str, values: Tensor, seen: Capture, layer: CapturedLayer, head: int | None, tokens: Sequence[int] | None
 ) -> Maps:
     """Weights of heads and tokens `[B, h, T, N]` as maps."""
     heads, count = values.shape[1:3]

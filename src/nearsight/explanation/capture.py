@@ -1,4 +1,4 @@
-"""Look into a model while it answers: what goes into each layer, and how stages are joined.
+"""Look into a model while it predicts: what goes into each layer, and how stages are joined.
 
 The model runs as always, fused kernels and all; hooks keep what its layers were given, and attention is computed again
 from that, for the layers and rows that are asked for.
@@ -29,7 +29,7 @@ from ..parts.slots import EmbedModule, MergeModule, TokenModule
 
 
 @dataclass(eq=False)
-class Layer:
+class CapturedLayer:
     """One layer as it worked on these images.
 
     Attributes:
@@ -83,7 +83,7 @@ class Capture:
     Attributes:
         model: The model.
         images: What it was given `[B, C, H, W]`.
-        output: What it answered.
+        output: What it put out.
         image_size: Height and width of the images in pixels; what a detector pads is not counted.
         first: The lattice behind the embedding.
         cell: Height and width of a patch in pixels.
@@ -96,19 +96,19 @@ class Capture:
     image_size: tuple[int, int]
     first: Grid
     cell: tuple[int, int]
-    steps: list[Layer | BackProjection]
+    steps: list[CapturedLayer | BackProjection]
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[CapturedLayer]:
         """The layers, first to last."""
-        return [step for step in self.steps if isinstance(step, Layer)]
+        return [step for step in self.steps if isinstance(step, CapturedLayer)]
 
     @property
     def passages(self) -> list[BackProjection]:
         """The ways back through the merges, first to last."""
         return [step for step in self.steps if isinstance(step, BackProjection)]
 
-    def layer(self, which: int | str = -1) -> Layer:
+    def layer(self, which: int | str = -1) -> CapturedLayer:
         """A layer by its number (negative ones count from the end), or by name such as `3.2`: stage 3, block 2."""
         layers = self.layers
         if isinstance(which, str) and "." in which:
@@ -125,7 +125,7 @@ class Capture:
                 f"{layers[0].name} (stage 1, block 1) to {layers[-1].name}."
             ) from None
 
-    def mixing_layer(self, which: int | str | None = None) -> Layer:
+    def mixing_layer(self, which: int | str | None = None) -> CapturedLayer:
         """The layer that is asked for; without a wish the last one that mixes positions."""
         if which is not None:
             return self.layer(which)
@@ -134,7 +134,7 @@ class Capture:
             raise ValueError("No layer of this model mixes positions, so there is no attention to show.")
         return mixers[-1]
 
-    def check_place(self, x: float, y: float) -> None:
+    def check_output_folder(self, x: float, y: float) -> None:
         """Refuse a pixel that is not in the image."""
         height, width = self.image_size
         if not (0 <= x < width and 0 <= y < height):
@@ -145,9 +145,9 @@ ModelOrCapture = nn.Module | Capture
 
 
 def capture(model: ModelOrCapture, images: Tensor | None = None, **inputs: Any) -> Capture:
-    """Let a model answer, and keep what its layers were given.
+    """Run a model, and keep what its layers were given.
 
-    The model is run in evaluation mode without gradients; its answer is what it always is. Of our models all can be
+    The model is run in evaluation mode without gradients; its prediction is what it always is. Of our models all can be
     looked into, and whatever contains one (a detector, a segmenter); of timm's VisionTransformer, Swin, SwinV2, PVTv2.
 
     Args:
@@ -174,7 +174,7 @@ def capture(model: ModelOrCapture, images: Tensor | None = None, **inputs: Any) 
     recorder = Recorder(model)
     with recorder.watching(), torch.no_grad(), evaluating(model):
         output = model(images, **inputs)
-    if recorder.first is None or not any(isinstance(step, Layer) for step in recorder.steps):
+    if recorder.first is None or not any(isinstance(step, CapturedLayer) for step in recorder.steps):
         raise ValueError(
             f"{type(model).__name__} can't be looked into; give a model of Nearsight, or timm's VisionTransformer, "
             "Swin, SwinV2 or PVTv2."
@@ -212,7 +212,7 @@ class Recorder:
         self.first: Grid | None = None
         self.image_size = (0, 0)
         self.cell = (1, 1)
-        self.steps: list[Layer | BackProjection] = []
+        self.steps: list[CapturedLayer | BackProjection] = []
         self.stage = 1
         self.block = 0
 
@@ -221,14 +221,14 @@ class Recorder:
         """Hooks in place for a while."""
         handles = []
         try:
-            for handle in self.place_hooks():  # one by one: what was placed before a refusal is taken away, too
+            for handle in self.set_hooks():  # one by one: what was placed before a refusal is taken away, too
                 handles.append(handle)
             yield
         finally:
             for handle in handles:
                 handle.remove()
 
-    def place_hooks(self) -> Iterator[Any]:
+    def set_hooks(self) -> Iterator[Any]:
         """A hook on everything that is known."""
         for module in self.model.modules():
             if isinstance(module, EmbedModule):
@@ -271,8 +271,8 @@ class Recorder:
         scale = 2 ** (self.stage - 1)
         cell = (self.cell[0] * scale, self.cell[1] * scale)
         self.block += 1
-        number = sum(isinstance(step, Layer) for step in self.steps)
-        self.steps.append(Layer(number, self.stage, self.block, grid, cell, module))
+        number = sum(isinstance(step, CapturedLayer) for step in self.steps)
+        self.steps.append(CapturedLayer(number, self.stage, self.block, grid, cell, module))
 
     def add_passage(self, passage: BackProjection) -> None:
         """The next stage begins."""
@@ -280,10 +280,10 @@ class Recorder:
         self.stage, self.block = self.stage + 1, 0
 
     @property
-    def present(self) -> Layer:
+    def present(self) -> CapturedLayer:
         """The layer that works now."""
         layer = self.steps[-1]
-        assert isinstance(layer, Layer)
+        assert isinstance(layer, CapturedLayer)
         return layer
 
     # Our own models

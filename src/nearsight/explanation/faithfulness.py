@@ -32,7 +32,7 @@ from ..runs.predictor import Predictor, load_module
 from .attention import attention
 from .capture import Capture, capture, evaluating
 from .gradients import grad_cam
-from .maps import Floats, View, view_of
+from .maps import Floats, ImageView, view_of
 from .methods import BACKGROUND, check_methods
 from .rollout import dense_rollout, masks_of_boxes, rollout
 from .targets import class_confidence, predicted_targets
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 def curves(
     predictor: Predictor,
-    view: View,
+    view: ImageView,
     number: int,
     mask: Tensor | None,
     values: Floats,
@@ -107,7 +107,7 @@ class AnnotatedImage:
     """
 
     name: str
-    view: View
+    view: ImageView
     masks: dict[int, NDArray[np.bool_]]
 
 
@@ -140,8 +140,8 @@ def open_annotated(source: str, predictor: Predictor) -> AnnotatedData:
             "such as shapes, or a COCO folder."
         )
     numbers = {
-        place: predictor.classes.index(kind)
-        for place, kind in enumerate(data.classes)
+        index: predictor.classes.index(kind)
+        for index, kind in enumerate(data.classes)
         if kind in predictor.classes and kind != BACKGROUND
     }
     if not numbers:
@@ -177,11 +177,11 @@ def class_masks(target: Target, image: Image.Image) -> dict[int, NDArray[np.bool
     assert isinstance(target, dict)
     labels = target["labels"]
     masks = target.get("masks")
-    places = masks_of_boxes(target["boxes"], (image.height, image.width)) if masks is None else masks
-    return {kind: places[labels == kind].any(dim=0).numpy() for kind in set(labels.tolist())}
+    masks_in = masks_of_boxes(target["boxes"], (image.height, image.width)) if masks is None else masks
+    return {kind: masks_in[labels == kind].any(dim=0).numpy() for kind in set(labels.tolist())}
 
 
-def mask_in_view(mask: NDArray[np.bool_], view: View) -> NDArray[np.bool_]:
+def mask_in_view(mask: NDArray[np.bool_], view: ImageView) -> NDArray[np.bool_]:
     """A mask of the image `[H, W]` in the pixels of a view of it."""
     height, width = view.size
     shown = Image.fromarray(mask.astype(np.uint8) * 255).resize((width, height), Image.Resampling.NEAREST, box=view.box)
@@ -494,18 +494,23 @@ def draw_curves(scores: Scores) -> "Figure":
     page = figure(8.6, 3.6)
     axes = page.subplots(1, 2, sharey=True)
     titles = ("Deletion: low is good", "Insertion: high is good")
-    for place, title in zip(axes, titles, strict=True):
-        tidy(place, title=title, x="fraction of the pixels, highest first", y="confidence" if place is axes[0] else "")
-        place.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    for panel, title in zip(axes, titles, strict=True):
+        tidy(
+            panel,
+            title=title,
+            x="fraction of the pixels, highest first",
+            y="confidence" if panel is axes[0] else "",
+        )
+        panel.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     for number, row in enumerate(scores.methods):
         dashed = (0, (4, 3)) if row.method in BASELINES else "solid"
         colour = SOFT if row.method in BASELINES else COLOURS[number % len(COLOURS)]
         width = 1.3 if row.method == "random" else 1.9
-        for place, curve in zip(axes, (row.deletion_curve, row.insertion_curve), strict=True):
+        for panel, curve in zip(axes, (row.deletion_curve, row.insertion_curve), strict=True):
             fraction_interval = np.linspace(0, 1, len(curve))
-            place.plot(fraction_interval, curve, color=colour, linestyle=dashed, linewidth=width, label=row.method)
-    for place in axes:
-        place.set(xlim=(0, 1), ylim=(0, None))
+            panel.plot(fraction_interval, curve, color=colour, linestyle=dashed, linewidth=width, label=row.method)
+    for panel in axes:
+        panel.set(xlim=(0, 1), ylim=(0, None))
     legend = axes[1].legend(loc="lower right", frameon=False)
     for text in legend.get_texts():
         write(text, SMALL, SOFT)

@@ -12,7 +12,7 @@ from PIL import Image
 from ..plots.style import COLOURS, INK, LABEL, LINE, SMALL, SOFT, TITLE, abbreviate, figure, write
 from .attention import GlobalTokens, ProbabilityGrid, ProbabilityGrids
 from .kernels import Kernels, SamplingPoints
-from .maps import Floats, Maps, Place
+from .maps import Floats, Maps, Pixel
 from .rollout import DenseRollout
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-SHARES, SIGNED = "inferno", "RdBu_r"  # even steps to the eye; the second has zero in the middle
+SEQUENTIAL, SIGNED = "inferno", "RdBu_r"  # even steps to the eye; the second has zero in the middle
 VEIL = 0.7  # how opaque a map lies on its image
 WORTH_SEEING = 0.2  # how much of its most a map must vary by for its scale to start at its least
 LINE_LENGTH = 36  # characters of a title in a line
@@ -51,7 +51,7 @@ class Panel:
     cell: tuple[int, int] = (1, 1)
     label: str = ""
     signed: bool = False
-    marks: tuple[Place, ...] = ()
+    marks: tuple[Pixel, ...] = ()
     labels: NDArray[np.int64] | None = None
     boxes: tuple[tuple[tuple[float, float, float, float], int], ...] = ()
 
@@ -108,7 +108,7 @@ def lay_map(axes: "Axes", panel: Panel) -> None:
     low, high = limits(values, panel.signed)
     extent = (0, values.shape[1] * panel.cell[1], values.shape[0] * panel.cell[0], 0)
     shown = np.ma.masked_invalid(values)
-    look: dict[str, Any] = {"cmap": SIGNED if panel.signed else SHARES, "vmin": low, "vmax": high}
+    look: dict[str, Any] = {"cmap": SIGNED if panel.signed else SEQUENTIAL, "vmin": low, "vmax": high}
     axes.imshow(shown, extent=extent, interpolation="nearest", alpha=VEIL, **look)
     lay_scale(axes, low, high, look["cmap"], "" if panel.signed else panel.label)
 
@@ -153,7 +153,7 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def lay_marks(axes: "Axes", marks: Sequence[Place]) -> None:
+def lay_marks(axes: "Axes", marks: Sequence[Pixel]) -> None:
     """Rings around places."""
     for x, y in marks:
         axes.plot(x, y, "o", markersize=9, markerfacecolor="none", markeredgecolor="black", markeredgewidth=2.6)
@@ -216,13 +216,13 @@ def draw_rows(
     high = len(rows) * height * scale + lines + (0.95 if subtitle else 0.75)
     page = figure(across * (width * scale + 0.2) + (0.35 if names else 0.1), high)
     grid = page.subplots(len(rows), across, squeeze=False)
-    for place, (line, row) in enumerate(zip(grid, rows, strict=True)):
+    for index, (line, row) in enumerate(zip(grid, rows, strict=True)):
         for axes in line[len(row) :]:
             axes.set_axis_off()
         for axes, panel in zip(line, row, strict=False):
             draw_panel(axes, panel)
         if names:
-            write(line[0].set_ylabel(abbreviate(names[place], 28)), LABEL, INK)
+            write(line[0].set_ylabel(abbreviate(names[index], 28)), LABEL, INK)
     finish(page, title, subtitle, note)
     return page
 
@@ -323,8 +323,8 @@ def draw_dense(rows: Sequence[DenseRow], *, index: int = 0, subtitle: str = "", 
     names = [row.name for row in rows]
     page = draw_rows(lines, title=title, subtitle=subtitle, names=names, note=note, below=legend)
     across = max(map(len, lines))
-    for place, row in enumerate(rows):
-        name_classes(page.axes[place * across + 1], row.legend)
+    for line_number, row in enumerate(rows):
+        name_classes(page.axes[line_number * across + 1], row.legend)
     return page
 
 
@@ -395,21 +395,21 @@ def draw_kernels(
     """The image with the positions, and the kernels of some groups of channels there: a row for each position."""
     weights = found.weights[index]  # [groups, places, side, side]
     chosen = np.linspace(0, len(weights) - 1, min(groups, len(weights))).round().astype(int)
-    places = len(found.places)
-    page = figure(2.3 + 1.05 * len(chosen), max(2.3, 1.12 * places) + (1.0 if subtitle else 0.8))
-    grid = page.add_gridspec(places, 1 + len(chosen), width_ratios=[2.2, *[1] * len(chosen)])
+    rows = len(found.pixels)
+    page = figure(2.3 + 1.05 * len(chosen), max(2.3, 1.12 * rows) + (1.0 if subtitle else 0.8))
+    grid = page.add_gridspec(rows, 1 + len(chosen), width_ratios=[2.2, *[1] * len(chosen)])
     seen = page.add_subplot(grid[:, 0])
     draw_panel(seen, Panel("input", image, found.image_size))
-    lay_marks(seen, found.places)
-    for place, (x, y) in enumerate(found.places):
-        write(seen.annotate(str(place + 1), (x, y), (7, 5), textcoords="offset points"), SMALL, "white", weight="bold")
+    lay_marks(seen, found.pixels)
+    for row, (x, y) in enumerate(found.pixels):
+        write(seen.annotate(str(row + 1), (x, y), (7, 5), textcoords="offset points"), SMALL, "white", weight="bold")
         for column, group in enumerate(chosen):
-            axes = page.add_subplot(grid[place, 1 + column])
-            draw_kernel(axes, weights[group, place])
-            if place == 0:
+            axes = page.add_subplot(grid[row, 1 + column])
+            draw_kernel(axes, weights[group, row])
+            if row == 0:
                 write(axes.set_title(f"group {group + 1}", loc="left", pad=4), SMALL - 1, SOFT)
             if column == 0:
-                write(axes.set_ylabel(str(place + 1), rotation=0, ha="right", va="center"), LABEL, INK)
+                write(axes.set_ylabel(str(row + 1), rotation=0, ha="right", va="center"), LABEL, INK)
     kinds = {"per image": "predicted for this image", "predicted": "predicted at each position", "static": "learned"}
     about = kinds.get(found.kind, found.kind)
     finish(page, f"Kernels of layer {found.layer}, {about}", subtitle, note)

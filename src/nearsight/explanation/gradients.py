@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .capture import Capture, Layer, capture, evaluating
-from .maps import Maps, Place, to_numpy
+from .capture import Capture, CapturedLayer, capture, evaluating
+from .maps import Maps, Pixel, to_numpy
 from .rollout import pooling
 
 
@@ -27,7 +27,7 @@ def grad_cam(
     Args:
         model: A classifier.
         images: `[B, C, H, W]`.
-        classes: The class asked about, one for each image; None: the model's answer.
+        classes: The class asked about, one for each image; None: the model's prediction.
         layer: Number or name of the layer whose map is looked at; None: the last.
 
     Example:
@@ -47,10 +47,10 @@ def grad_cam(
     if not isinstance(output, Tensor) or output.ndim != 2 or headless:
         raise ValueError("Grad-CAM asks which places speak for a class; give a classifier with a head.")
     chosen = seen.layer(-1 if layer is None else layer)
-    answers = output.argmax(dim=1).tolist() if classes is None else list(classes)
-    if len(answers) != len(images):
-        raise ValueError(f"{len(answers)} classes were given for {len(images)} images; give one for each.")
-    if wrong := [number for number in answers if not 0 <= number < output.shape[1]]:
+    predictions = output.argmax(dim=1).tolist() if classes is None else list(classes)
+    if len(predictions) != len(images):
+        raise ValueError(f"{len(predictions)} classes were given for {len(images)} images; give one for each.")
+    if wrong := [number for number in predictions if not 0 <= number < output.shape[1]]:
         raise ValueError(f"There is no class {wrong[0]}; the model has {output.shape[1]}, counted from 0.")
 
     def to_map(tokens: Tensor) -> Tensor:
@@ -58,22 +58,22 @@ def grad_cam(
         patches = tokens[:, chosen.grid.aux :].transpose(1, 2)
         return patches.unflatten(2, (chosen.grid.height, chosen.grid.width))
 
-    targets = [ClassifierOutputTarget(number) for number in answers]
+    targets = [ClassifierOutputTarget(number) for number in predictions]
     given = images.detach().clone().requires_grad_()  # so that a model without gradients of its own has some
-    place = target_layer(seen, chosen)
-    camera = GradCAM(model, [place], reshape_transform=to_map)
+    target = target_layer(seen, chosen)
+    camera = GradCAM(model, [target], reshape_transform=to_map)
     with evaluating(model), keeping_gradients(model), torch.enable_grad(), camera as cam:
         cam(input_tensor=given, targets=targets)
         kept = cam.activations_and_grads
         # The package enlarges and smooths what it returns; the map itself has one number for each token.
-        values = cam.get_cam_image(given, place, targets, kept.activations[0].numpy(), kept.gradients[0].numpy())
+        values = cam.get_cam_image(given, target, targets, kept.activations[0].numpy(), kept.gradients[0].numpy())
     values = np.maximum(values, 0)[:, None].astype(np.float32)
     titles = (f"Grad-CAM, layer {chosen.name}",)
-    raw: dict[str, Any] = {"classes": np.array(answers)}
+    raw: dict[str, Any] = {"classes": np.array(predictions)}
     return Maps("grad-cam", values, titles, chosen.cell, seen.image_size, "class activation", raw=raw)
 
 
-def target_layer(seen: Capture, layer: Layer) -> nn.Module:
+def target_layer(seen: Capture, layer: CapturedLayer) -> nn.Module:
     """Where to look: behind a block; of the last one before a class token, in front of its attention.
 
     What the patches are behind the last block does not reach a head that reads the class token alone.
@@ -101,7 +101,7 @@ def receptive_field(
     images: Tensor,
     *,
     layer: int | str = -1,
-    at: Place | None = None,
+    at: Pixel | None = None,
 ) -> Maps:
     """How strongly the token at a place depends on each pixel: the size of its gradient, summed over channels.
 
@@ -123,12 +123,12 @@ def receptive_field(
     seen = capture(model, images)
     chosen = seen.layer(layer)
     x, y = at if at is not None else (seen.image_size[1] / 2, seen.image_size[0] / 2)
-    seen.check_place(x, y)
-    place = chosen.token_at(x, y)
+    seen.check_output_folder(x, y)
+    index = chosen.token_at(x, y)
     given = images.detach().clone().requires_grad_()
     with torch.enable_grad(), evaluating(model):
         features = output_of(model, chosen.module, given)  # [B, N, C]
-        (gradient,) = torch.autograd.grad(features[:, place].sum(), given)
+        (gradient,) = torch.autograd.grad(features[:, index].sum(), given)
     strength = gradient.abs().sum(dim=1, keepdim=True)  # [B, 1, H, W]
     total = strength.sum(dim=(2, 3), keepdim=True)
     if not bool((total > 0).all()):
@@ -139,7 +139,7 @@ def receptive_field(
     return Maps("receptive-field", values, (title,), (1, 1), seen.image_size, label, marks=((x, y),), raw=raw)
 
 
-class Found(Exception):
+class LayerReached(Exception):
     """What a layer put out; nothing behind it needs to run."""
 
     def __init__(self, tokens: Tensor):
@@ -150,12 +150,12 @@ def output_of(model: nn.Module, module: nn.Module, images: Tensor) -> Tensor:
     """What a module of the model puts out for these images: tokens `[B, N, C]`."""
 
     def stop(_: nn.Module, __: Any, output: Tensor) -> None:
-        raise Found(output.flatten(1, 2) if output.ndim == 4 else output)
+        raise LayerReached(output.flatten(1, 2) if output.ndim == 4 else output)
 
     handle = module.register_forward_hook(stop)
     try:
         model(images)
-    except Found as found:
+    except LayerReached as found:
         return found.tokens
     finally:
         handle.remove()

@@ -10,21 +10,21 @@ from torch import Tensor
 
 from ..ops.attention_matrix import KernelMatrix
 from ..ops.back_projection import BackProjection
-from .attention import chosen_tokens, middle, to_places
-from .capture import Capture, Layer, ModelOrCapture, capture
-from .maps import Floats, Place, to_numpy
+from .attention import chosen_tokens, middle, to_pixels
+from .capture import Capture, CapturedLayer, ModelOrCapture, capture
+from .maps import Floats, Pixel, to_numpy
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels at places of images.
+    """Kernels at pixels of images.
 
     Attributes:
-        weights: `[B, groups, places, side, side]`; channels of a group share a kernel.
-        kind: `static`: parameters, the same everywhere; `per place`: parameters of the place; `per image`: predicted
-            for the image, the same everywhere in it; `predicted`: predicted at the place; `attention`: its shares of
+        weights: `[B, groups, pixels, side, side]`; channels of a group share a kernel.
+        kind: `static`: parameters, the same everywhere; `per position`: parameters of the place; `per image`: predicted
+            for the image, the same everywhere in it; `predicted`: predicted at the place; `attention`: its fractions of
             the window.
-        places: Middle of each place in pixels (x, y).
+        pixels: Middle of each place in pixels (x, y).
         cell: Height and width of a token's place in pixels.
         image_size: Height and width of the images in pixels.
         layer: Name of the layer, `stage.block`.
@@ -32,7 +32,7 @@ class Kernels:
 
     weights: Floats
     kind: str
-    places: tuple[Place, ...]
+    pixels: tuple[Pixel, ...]
     cell: tuple[int, int]
     image_size: tuple[int, int]
     layer: str
@@ -41,7 +41,7 @@ class Kernels:
         """Everything as arrays, for a `.npz` file."""
         import numpy as np
 
-        return {"weights": self.weights, "places": np.array(self.places), "cell": np.array(self.cell)}
+        return {"weights": self.weights, "pixels": np.array(self.pixels), "cell": np.array(self.cell)}
 
 
 def kernels(
@@ -49,9 +49,9 @@ def kernels(
     images: Tensor | None = None,
     *,
     layer: int | str | None = None,
-    at: Place | Sequence[Place] | None = None,
+    at: Pixel | Sequence[Pixel] | None = None,
 ) -> Kernels:
-    """The kernels of a layer at chosen places: dynamic depth-wise convolution, and all that slides a window.
+    """The kernels of a layer at chosen pixels: dynamic depth-wise convolution, and all that slides a window.
 
     Args:
         model: The model, or what `capture` returned.
@@ -77,11 +77,11 @@ def kernels(
     tokens = chosen_tokens(seen, chosen, at, None)
     with torch.no_grad():
         weights = to_numpy(mixing.kernels(torch.tensor(tokens, device=seen.images.device)))
-    places = tuple(middle(chosen, token) for token in tokens)
-    return Kernels(weights, kind_of(chosen) or "static", places, chosen.cell, seen.image_size, chosen.name)
+    pixels = tuple(middle(chosen, token) for token in tokens)
+    return Kernels(weights, kind_of(chosen) or "static", pixels, chosen.cell, seen.image_size, chosen.name)
 
 
-def last_with_kernels(seen: Capture) -> Layer:
+def last_with_kernels(seen: Capture) -> CapturedLayer:
     """The last layer that has kernels."""
     for layer in reversed(seen.layers):
         if kind_of(layer) is not None:
@@ -92,7 +92,7 @@ def last_with_kernels(seen: Capture) -> Layer:
     )
 
 
-def kind_of(layer: Layer) -> str | None:
+def kind_of(layer: CapturedLayer) -> str | None:
     """What kind of kernels a layer has; None for none."""
     return getattr(getattr(layer.module, "mixer", None), "kernel_kind", None)
 
@@ -108,7 +108,7 @@ class SamplingPoints:
         points: Pixels (x, y), middle of the patch: `[B, cells, 4**merges, 2]`.
         inside: Whether a point and all points on the way to it lie on the map `[B, cells, 4**merges]`; only then it
             counts.
-        squares: The places of the tokens: left, top, right, bottom in pixels `[cells, 4]`.
+        squares: The pixels of the tokens: left, top, right, bottom in pixels `[cells, 4]`.
         image_size: Height and width of the images in pixels.
     """
 
@@ -126,12 +126,12 @@ def sampling_points(
     model: ModelOrCapture,
     images: Tensor | None = None,
     *,
-    at: Place | Sequence[Place] | None = None,
+    at: Pixel | Sequence[Pixel] | None = None,
     between_cells: bool = False,
 ) -> SamplingPoints:
-    """The places that tokens of the last stage were sampled from, through all deformable merges.
+    """The pixels that tokens of the last stage were sampled from, through all deformable merges.
 
-    Each merge samples four places for a token; through three of them a token of LIT has 64 places in the image. A merge
+    Each merge samples four pixels for a token; through three of them a token of LIT has 64 pixels in the image. A merge
     that is not deformable takes the four cells below it.
 
     Args:
@@ -160,8 +160,8 @@ def sampling_points(
         cells = [(row, column) for row in range(top.height) for column in range(top.width)]
     else:
         cells = []
-        for x, y in to_places(at):
-            seen.check_place(x, y)
+        for x, y in to_pixels(at):
+            seen.check_output_folder(x, y)
             cells.append((min(int(y // side[0]), top.height - 1), min(int(x // side[1]), top.width - 1)))
     points = torch.tensor(cells, dtype=torch.float32, device=seen.images.device)
     points = points[:, None].expand(len(seen.images), -1, -1, -1)  # [B, cells, 1, 2] as row, column
@@ -177,7 +177,7 @@ def sampling_points(
 
 
 def descend(passage: BackProjection, points: Tensor, inside: Tensor, between_cells: bool) -> tuple[Tensor, Tensor]:
-    """From places on the coarse lattice `[B, cells, k, 2]` to the four samples of each: `[B, cells, 4k, 2]`."""
+    """From pixels on the coarse lattice `[B, cells, k, 2]` to the four samples of each: `[B, cells, 4k, 2]`."""
     cells = points if between_cells else round_half_up(points)
     moves = moves_at(passage, cells)  # [B, cells, k, 4, 2]
     samples = 2 * cells[..., None, :] + TAPS.to(points) + moves
@@ -189,17 +189,17 @@ def descend(passage: BackProjection, points: Tensor, inside: Tensor, between_cel
 
 
 def moves_at(passage: BackProjection, cells: Tensor) -> Tensor:
-    """The offsets (dy, dx) of the four taps at places of the coarse lattice: `[B, cells, k, 2]` to `[..., 4, 2]`."""
+    """The offsets (dy, dx) of the four taps at pixels of the coarse lattice: `[B, cells, k, 2]` to `[..., 4, 2]`."""
     if passage.offsets is None:
         return cells.new_zeros(*cells.shape[:3], 4, 2)
     rows, columns = passage.offsets.shape[2:]
     # On the scale on which the outer edges of the lattice are -1 and 1; a place outside takes the nearest offset.
-    places = torch.stack(((2 * cells[..., 1] + 1) / columns - 1, (2 * cells[..., 0] + 1) / rows - 1), dim=-1)
-    offsets = passage.offsets.to(places)
-    found = F.grid_sample(offsets, places, mode="bilinear", padding_mode="border", align_corners=False)
+    positions = torch.stack(((2 * cells[..., 1] + 1) / columns - 1, (2 * cells[..., 0] + 1) / rows - 1), dim=-1)
+    offsets = passage.offsets.to(positions)
+    found = F.grid_sample(offsets, positions, mode="bilinear", padding_mode="border", align_corners=False)
     return found.permute(0, 2, 3, 1).unflatten(-1, (4, 2))
 
 
-def round_half_up(places: Tensor) -> Tensor:
+def round_half_up(positions: Tensor) -> Tensor:
     """To the nearest whole number; halves go up."""
-    return (places + 0.5).floor()
+    return (positions + 0.5).floor()

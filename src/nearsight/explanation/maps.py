@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 Floats = NDArray[np.float32]
-Place = tuple[float, float]  # a pixel, x and y
+Pixel = tuple[float, float]  # a pixel, x and y
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Maps:
     image_size: tuple[int, int]
     label: str
     signed: bool = False
-    marks: tuple[Place, ...] = ()
+    marks: tuple[Pixel, ...] = ()
     raw: Mapping[str, NDArray] = field(default_factory=dict)
 
     def in_pixels(self) -> Floats:
@@ -75,7 +75,7 @@ LARGEST = 4096  # sides up to which an image may be asked for
 
 
 @dataclass(frozen=True)
-class View:
+class ImageView:
     """A part of an image as a model is shown it.
 
     Attributes:
@@ -93,7 +93,7 @@ class View:
         """Height and width in pixels of what the model is shown."""
         return self.pixels.shape[1], self.pixels.shape[2]
 
-    def locate(self, x: float, y: float) -> Place:
+    def locate(self, x: float, y: float) -> Pixel:
         """The pixel that the model is shown for a pixel (x, y) of the image.
 
         Raises:
@@ -116,7 +116,7 @@ class View:
         return input.normalise(shown, torch.tensor([self.size]))
 
 
-def view_of(image: Image.Image, input: "Preprocessing | DensePreprocessing", side: int | None = None) -> View:
+def view_of(image: Image.Image, input: "Preprocessing | DensePreprocessing", side: int | None = None) -> ImageView:
     """Show an image to a model as in evaluation, or the whole of it with another shorter side.
 
     Args:
@@ -136,15 +136,15 @@ def view_of(image: Image.Image, input: "Preprocessing | DensePreprocessing", sid
         if max(height, width) > LARGEST:
             raise ValueError(f"--size {side} makes this image {width} x {height} pixels; give at most {LARGEST}.")
         pixels = to_tensor(image.resize((width, height), Image.Resampling.BICUBIC))
-        return View(pixels, for_people(image, whole, (height, width)), whole)
+        return ImageView(pixels, for_people(image, whole, (height, width)), whole)
     if isinstance(input, Preprocessing):
         height, width = input.size
         scale = input.crop * min(image.width / width, image.height / height)
         left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
         box = (left, top, left + scale * width, top + scale * height)
-        return View(input.prepare(image), for_people(image, box, input.size), box)
+        return ImageView(input.prepare(image), for_people(image, box, input.size), box)
     pixels = input.prepare(image, (image.height, image.width))
-    return View(pixels, for_people(image, whole, (pixels.shape[1], pixels.shape[2])), whole)
+    return ImageView(pixels, for_people(image, whole, (pixels.shape[1], pixels.shape[2])), whole)
 
 
 def for_people(image: Image.Image, box: tuple[float, float, float, float], shown: tuple[int, int]) -> Image.Image:

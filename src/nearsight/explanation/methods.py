@@ -15,22 +15,22 @@ from numpy.typing import NDArray
 
 from ..atomic import write_whole
 from ..data.samples import BadImage, Split
+from ..plots.overlays import BACKGROUND
 from ..plots.style import to_png
 from ..runs.images import GivenImages, gather
 from ..runs.predictor import Predictor, load_module
-from .attention import attention, global_tokens, probability_grids, to_places
+from .attention import attention, global_tokens, probability_grids, to_pixels
 from .capture import Capture, capture
 from .figures import DenseRow, Panel, draw_dense, draw_global_tokens, draw_grids, draw_kernels, draw_maps, draw_sampling
 from .gradients import grad_cam, receptive_field
 from .kernels import kernels, sampling_points
-from .maps import Place, View, view_of
+from .maps import ImageView, Pixel, view_of
 from .rollout import dense_rollout, rollout
 from .targets import Targets, predicted_targets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BACKGROUND = "background"  # a class that is nothing to look at
 Fusion = Literal["mean", "max", "min"]
 
 
@@ -146,7 +146,7 @@ def explain(
     method: str | Sequence[str] = "rollout",
     layer: int | str | None = None,
     head: int | None = None,
-    at: Place | Sequence[Place] = (),
+    at: Pixel | Sequence[Pixel] = (),
     classes: str | int | Sequence[str | int] = (),
     beside: Sequence[str | os.PathLike[str] | Predictor] = (),
     fusion: Fusion = "mean",
@@ -216,7 +216,7 @@ def each_explanation(
     method: str | Sequence[str] = "rollout",
     layer: int | str | None = None,
     head: int | None = None,
-    at: Place | Sequence[Place] = (),
+    at: Pixel | Sequence[Pixel] = (),
     classes: str | int | Sequence[str | int] = (),
     beside: Sequence[str | os.PathLike[str] | Predictor] = (),
     fusion: Fusion = "mean",
@@ -244,8 +244,8 @@ def each_explanation(
         discard,
         tuple(load_module(other, seed) for other in beside),
     )
-    places = to_places(at) if at else []
-    if OVER_MANY in methods and len(places) > 1:
+    pixels = to_pixels(at) if at else []
+    if OVER_MANY in methods and len(pixels) > 1:
         raise ValueError(f"{OVER_MANY} shows the attention of one position; give --at once.")
     gathered = gather(images)
     given = gathered if isinstance(gathered, Split) else GivenImages(list(gathered))
@@ -253,9 +253,9 @@ def each_explanation(
     single = [name for name in methods if name != OVER_MANY]
     for name, view in read_views(predictor, given, progress(range(len(given))) if single else (), size, skip):
         read += 1
-        asked = replace(options, at=tuple(view.locate(x, y) for x, y in places))
+        asked = replace(options, at=tuple(view.locate(x, y) for x, y in pixels))
         seen = capture(predictor.model, view.normalised(predictor.preprocessing))
-        look = Look(predictor, view, seen, predicted_targets(predictor, seen.output, view.size))
+        look = CapturedImage(predictor, view, seen, predicted_targets(predictor, seen.output, view.size))
         for chosen in single:
             maps, arrays, draw = METHODS[chosen](look, asked)
             yield Explanation(chosen, predictor.name, name, look.prediction, maps, arrays, draw)
@@ -265,7 +265,7 @@ def each_explanation(
         first = next(views, None)
         if first is not None:
             read += 1
-            yield explain_grids(predictor, first[1], (view for _, view in views), places)
+            yield explain_grids(predictor, first[1], (view for _, view in views), pixels)
     if not read:
         raise ValueError(f"No image can be read: {len(given):,} of {len(given):,} are unreadable.")
 
@@ -286,7 +286,7 @@ def read_views(
     indices: Iterable[int],
     size: int | None,
     skip: Callable[[str, str], None],
-) -> Iterator[tuple[str, View]]:
+) -> Iterator[tuple[str, ImageView]]:
     """The images that can be read, as the model is shown them."""
     for index in indices:
         try:
@@ -303,7 +303,7 @@ class Options:
 
     layer: int | str | None = None
     head: int | None = None
-    at: tuple[Place, ...] = ()
+    at: tuple[Pixel, ...] = ()
     classes: tuple[int, ...] = ()
     fusion: Fusion = "mean"
     discard: float = 0.0
@@ -311,11 +311,11 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Look:
+class CapturedImage:
     """A model's look at one image: what it was shown, what its layers were given, what it predicts."""
 
     predictor: Predictor
-    view: View
+    view: ImageView
     seen: Capture
     targets: Targets
 
@@ -348,7 +348,7 @@ def prediction_words(model: str, prediction: Sequence[tuple[str, float]], most: 
 Made = tuple[Any, dict[str, NDArray], "Callable[[], Figure]"]  # what a method found, as arrays, and its figure
 
 
-def explain_attention(look: Look, options: Options) -> Made:
+def explain_attention(look: CapturedImage, options: Options) -> Made:
     """Attention of chosen tokens in a layer."""
     found = attention(look.seen, layer=options.layer, at=options.at or None)
     maps = found.maps(options.head)
@@ -356,7 +356,7 @@ def explain_attention(look: Look, options: Options) -> Made:
     return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, title=what, **look.words)
 
 
-def explain_rollout(look: Look, options: Options) -> Made:
+def explain_rollout(look: CapturedImage, options: Options) -> Made:
     """Roll-out of attention through all layers."""
     layer = -1 if options.layer is None else options.layer
     maps = rollout(look.seen, layer=layer, at=options.at or None, fusion=options.fusion, discard=options.discard)
@@ -365,13 +365,13 @@ def explain_rollout(look: Look, options: Options) -> Made:
     return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, title=title, **look.words)
 
 
-def explain_dense(look: Look, options: Options) -> Made:
+def explain_dense(look: CapturedImage, options: Options) -> Made:
     """Dense roll-out for the classes that a model predicts with their places; further models in rows below."""
     looks = [look]
     for other in options.beside:
         seen = capture(other.model, look.view.normalised(other.preprocessing))
         found = predicted_targets(other, seen.output, look.view.size)
-        looks.append(Look(other, look.view, seen, found))
+        looks.append(CapturedImage(other, look.view, seen, found))
     rows = [dense_row(one, options) for one in looks]
     arrays: dict[str, NDArray] = {}
     for index, row in enumerate(rows):
@@ -384,7 +384,7 @@ def explain_dense(look: Look, options: Options) -> Made:
     return [row.found for row in rows], arrays, lambda: draw_dense(rows, subtitle=subtitle, note=note)
 
 
-def dense_row(look: Look, options: Options) -> DenseRow:
+def dense_row(look: CapturedImage, options: Options) -> DenseRow:
     """The row of one model in a figure of dense roll-out."""
     predictor, view = look.predictor, look.view
     found = predicted_targets(predictor, look.seen.output, view.size, only=options.classes or None)
@@ -412,32 +412,32 @@ def dense_row(look: Look, options: Options) -> DenseRow:
     return DenseRow(predictor.name, view.image, prediction, legend, made, found.confidences)
 
 
-def explain_global_tokens(look: Look, options: Options) -> Made:
+def explain_global_tokens(look: CapturedImage, options: Options) -> Made:
     """What LightViT's global tokens gather, and which patches read them."""
     found = global_tokens(look.seen, layer=options.layer, head=options.head)
     arrays = {"aggregate": found.aggregate.raw["heads"], "broadcast": found.broadcast.raw["heads"]}
     return found, arrays, lambda: draw_global_tokens(found, look.view.image, **look.words)
 
 
-def explain_sampling(look: Look, options: Options) -> Made:
+def explain_sampling(look: CapturedImage, options: Options) -> Made:
     """Where LIT's deformable merges sample."""
     found = sampling_points(look.seen, at=options.at or spread_positions(look.view.size))
     return found, found.arrays(), lambda: draw_sampling(found, look.view.image, **look.words)
 
 
-def spread_positions(size: tuple[int, int]) -> tuple[Place, ...]:
+def spread_positions(size: tuple[int, int]) -> tuple[Pixel, ...]:
     """Five pixels (x, y) that lie apart, where none is asked about."""
     height, width = size
     return tuple((width * x, height * y) for x, y in ((0.5, 0.5), (0.2, 0.2), (0.8, 0.2), (0.2, 0.8), (0.8, 0.8)))
 
 
-def explain_kernels(look: Look, options: Options) -> Made:
+def explain_kernels(look: CapturedImage, options: Options) -> Made:
     """Kernels at positions."""
     found = kernels(look.seen, layer=options.layer, at=options.at or spread_positions(look.view.size)[:3])
     return found, found.arrays(), lambda: draw_kernels(found, look.view.image, **look.words)
 
 
-def explain_receptive_field(look: Look, options: Options) -> Made:
+def explain_receptive_field(look: CapturedImage, options: Options) -> Made:
     """The pixels that a token depends on."""
     if len(options.at) > 1:
         raise ValueError("The receptive field is that of one position; give --at once.")
@@ -449,16 +449,18 @@ def explain_receptive_field(look: Look, options: Options) -> Made:
     return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, title=title, **look.words)
 
 
-def explain_grad_cam(look: Look, options: Options) -> Made:
+def explain_grad_cam(look: CapturedImage, options: Options) -> Made:
     """Grad-CAM."""
     maps = grad_cam(look.predictor.model, look.seen.images, classes=options.classes[:1] or None, layer=options.layer)
     title = f"Grad-CAM for {look.predictor.class_name(int(maps.raw['classes'][0]))}"
     return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, title=title, **look.words)
 
 
-def explain_grids(predictor: Predictor, first: View, others: Iterable[View], places: Sequence[Place]) -> Explanation:
+def explain_grids(
+    predictor: Predictor, first: ImageView, others: Iterable[ImageView], pixels: Sequence[Pixel]
+) -> Explanation:
     """One figure of all images together: the mean attention of one position in every layer and head."""
-    at = first.locate(*places[0]) if places else None
+    at = first.locate(*pixels[0]) if pixels else None
 
     def batches() -> Iterator[Any]:
         yield first.normalised(predictor.preprocessing)
@@ -474,7 +476,7 @@ def explain_grids(predictor: Predictor, first: View, others: Iterable[View], pla
     return Explanation(OVER_MANY, predictor.name, images, (), found, found.arrays(), draw)
 
 
-METHODS: dict[str, Callable[[Look, Options], Made]] = {
+METHODS: dict[str, Callable[[CapturedImage, Options], Made]] = {
     "attention": explain_attention,
     "rollout": explain_rollout,
     "dense-rollout": explain_dense,

@@ -16,17 +16,17 @@ from torch import Tensor
 
 from ..ops.attention_matrix import Fusion
 from ..ops.back_projection import BackProjection
-from .attention import middle, to_places
-from .capture import Capture, Layer, ModelOrCapture, capture
-from .maps import Floats, Maps, Place, to_numpy
+from .attention import middle, to_pixels
+from .capture import Capture, CapturedLayer, ModelOrCapture, capture
+from .maps import Floats, Maps, Pixel, to_numpy
 
 
 class Rolled(NamedTuple):
     """Where weights of tokens come from.
 
     Attributes:
-        patches: Shares of the patches behind the embedding `[B, r, N]`.
-        aux: Shares of the auxiliary tokens, the latest to join first `[B, r, A]`. Patches and these sum to one, less
+        patches: Fractions of the patches behind the embedding `[B, r, N]`.
+        aux: Fractions of the auxiliary tokens, the latest to join first `[B, r, A]`. Patches and these sum to one, less
             what deformable merges sampled outside the map.
     """
 
@@ -37,7 +37,7 @@ class Rolled(NamedTuple):
 def roll_back(
     seen: Capture,
     vectors: Tensor,
-    layer: Layer,
+    layer: CapturedLayer,
     *,
     fusion: Fusion = "mean",
     discard: float = 0.0,
@@ -50,11 +50,11 @@ def roll_back(
         vectors: A weight for each token behind the layer `[B, r, N]`.
         layer: Where to start.
         fusion: How heads become one.
-        discard: Share of each token's weights, the smallest, that is left out.
+        discard: Fraction of each token's weights, the smallest, that is left out.
         residual: How much of a token stays what it was in each layer.
     """
     if not 0 <= residual <= 1:
-        raise ValueError(f"residual={residual} is no share; give a number from 0 to 1.")
+        raise ValueError(f"residual={residual} is no fraction; give a number from 0 to 1.")
     ended = []
     aux = layer.grid.aux
     for step in reversed(seen.steps[: seen.steps.index(layer) + 1]):
@@ -74,7 +74,7 @@ def rollout(
     images: Tensor | None = None,
     *,
     layer: int | str = -1,
-    at: Place | Sequence[Place] | None = None,
+    at: Pixel | Sequence[Pixel] | None = None,
     fusion: Fusion = "mean",
     discard: float = 0.0,
     residual: float = 0.5,
@@ -82,7 +82,7 @@ def rollout(
     """Attention roll-out: what reaches the head, or the token at a place, from each patch through all layers.
 
     Rows sum to one (with what auxiliary tokens themselves hold, in `raw["aux"]`). Layers without attention count with
-    the absolute weights of their kernels, layers without mixer not at all, merges hand a token's share to the cells it
+    the absolute weights of their kernels, layers without mixer not at all, merges hand a token's part to the cells it
     was made from. Feed-forward parts and embeddings are left out, as in the method's paper.
 
     Args:
@@ -92,7 +92,7 @@ def rollout(
         at: Pixel (x, y) whose token is meant, or several; None: what the head reads (the class token, or the mean of
             all patches).
         fusion: How heads become one: `mean`, `max` or `min`.
-        discard: Share of each token's weights, the smallest, that is left out.
+        discard: Fraction of each token's weights, the smallest, that is left out.
         residual: How much of a token stays what it was in each layer.
 
     Example:
@@ -105,16 +105,16 @@ def rollout(
     seen = capture(model, images)
     last = seen.layer(layer)
     titles: tuple[str, ...] = (f"roll-out to layer {last.name}",)
-    marks: tuple[Place, ...] = ()
+    marks: tuple[Pixel, ...] = ()
     if at is None:
         vectors = reading(seen, last)
     else:
-        places = to_places(at)
-        for x, y in places:
-            seen.check_place(x, y)
-        tokens = [last.token_at(x, y) for x, y in places]
+        pixels = to_pixels(at)
+        for x, y in pixels:
+            seen.check_output_folder(x, y)
+        tokens = [last.token_at(x, y) for x, y in pixels]
         vectors = torch.eye(last.grid.tokens)[tokens].to(seen.images.device).expand(len(seen.images), -1, -1)
-        titles = tuple(f"roll-out to layer {last.name} at ({x:g}, {y:g})" for x, y in places)
+        titles = tuple(f"roll-out to layer {last.name} at ({x:g}, {y:g})" for x, y in pixels)
         marks = tuple(middle(last, token) for token in tokens)
     with torch.no_grad():
         rolled = roll_back(seen, vectors, last, fusion=fusion, discard=discard, residual=residual)
@@ -123,7 +123,7 @@ def rollout(
     return Maps("rollout", to_numpy(patches), titles, seen.cell, seen.image_size, label, False, marks, raw)
 
 
-def reading(seen: Capture, layer: Layer) -> Tensor:
+def reading(seen: Capture, layer: CapturedLayer) -> Tensor:
     """What the head reads from the tokens behind a layer: a weight for each `[B, 1, N]`."""
     grid = layer.grid
     pool, distilled = pooling(seen.model)
@@ -151,7 +151,7 @@ class DenseRollout:
         overall: The mean over all tokens, `[B, 1, rows, columns]`: the global content.
         classes: The mean over each class's tokens less the global content, `[B, n, rows, columns]`: signed, and nan
             for a class that has no token.
-        tokens: Which share each token of the layer has in a class `[B, n, rows', columns']`; zeros for none.
+        tokens: Which fraction each token of the layer has in a class `[B, n, rows', columns']`; zeros for none.
     """
 
     overall: Maps
@@ -192,7 +192,7 @@ def dense_rollout(
         names: Names of the n classes.
         layer: The layer whose tokens the masks choose; the roll-out goes from it to the patches.
         fusion: How heads become one: `mean`, `max` or `min`.
-        discard: Share of each token's weights, the smallest, that is left out.
+        discard: Fraction of each token's weights, the smallest, that is left out.
         residual: How much of a token stays what it was in each layer.
 
     Example:
@@ -228,7 +228,7 @@ def dense_rollout(
     )
 
 
-def token_weights(seen: Capture, layer: Layer, masks: Tensor) -> Tensor:
+def token_weights(seen: Capture, layer: CapturedLayer, masks: Tensor) -> Tensor:
     """The weights with which the tokens inside masks are averaged `[B, n, patches]`; zeros for an empty mask."""
     masks = masks[None] if masks.ndim == 3 else masks
     if masks.ndim != 4 or len(masks) != len(seen.images):
@@ -252,7 +252,7 @@ def token_weights(seen: Capture, layer: Layer, masks: Tensor) -> Tensor:
     return weights / weights.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
-def cells_inside(masks: Tensor, layer: Layer) -> Tensor:
+def cells_inside(masks: Tensor, layer: CapturedLayer) -> Tensor:
     """The cells at least half of which lies in a mask `[B, n, H, W]`; of a smaller mask the cell that has most of it.
 
     Returns:
@@ -263,9 +263,9 @@ def cells_inside(masks: Tensor, layer: Layer) -> Tensor:
     room = (0, max(0, width - masks.shape[3]), 0, max(0, height - masks.shape[2]))
     inside, there = (F.pad(t, room)[..., :height, :width] for t in (masks, torch.ones_like(masks[:1, :1])))
     inside, there = (F.avg_pool2d(t, layer.cell) for t in (inside, there))
-    share = inside / there.clamp(min=torch.finfo(there.dtype).tiny)
-    most = share.amax(dim=(2, 3), keepdim=True)
-    return ((share >= 0.5) | ((most < 0.5) & (share == most) & (most > 0))).float()
+    fraction = inside / there.clamp(min=torch.finfo(there.dtype).tiny)
+    most = fraction.amax(dim=(2, 3), keepdim=True)
+    return ((fraction >= 0.5) | ((most < 0.5) & (fraction == most) & (most > 0))).float()
 
 
 def masks_of_boxes(boxes: Tensor, size: tuple[int, int]) -> Tensor:

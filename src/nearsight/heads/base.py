@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from .image_list import Canvas
+from .image_list import ImageList
 from .pyramid import Levels, Task
 
 
@@ -42,7 +42,7 @@ class HeadModule(nn.Module):
 
     any_batch: ClassVar[bool] = True
 
-    def forward(self, maps: list[Tensor], canvas: Canvas, targets: Sequence[Any] | None = None) -> Any:
+    def forward(self, maps: list[Tensor], image_list: ImageList, targets: Sequence[Any] | None = None) -> Any:
         raise NotImplementedError
 
     def export_outputs(self, maps: list[Tensor], padded: tuple[int, int], size: tuple[int, int]) -> dict[str, Tensor]:

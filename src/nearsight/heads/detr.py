@@ -16,7 +16,7 @@ from ..lattice import Grid, sequence
 from ..parts import Life
 from ..parts.slots import Site
 from .base import DenseHead, HeadModule, octaves
-from .image_list import SMALLEST, Canvas, Target, check_objects, detection
+from .image_list import SMALLEST, ImageList, Target, check_objects, detection
 from .pyramid import Levels, Task
 
 
@@ -56,8 +56,8 @@ class EncoderLayer(nn.Module):
         if self.form == "linear":
             queries, keys, values = self.feed(tokens).chunk(3, dim=-1)
             return queries, keys, values
-        shares = self.feed(tokens * valid[..., None], grid)  # convolutions must not see the padding
-        queries, keys, values = (F.pad(share, (0, tokens.shape[-1] - share.shape[-1])) for share in shares)
+        fed = self.feed(tokens * valid[..., None], grid)  # convolutions must not see the padding
+        queries, keys, values = (F.pad(one, (0, tokens.shape[-1] - one.shape[-1])) for one in fed)
         return queries, keys, values
 
 
@@ -71,10 +71,10 @@ class DecoderLayer(nn.Module):
         self.drop = nn.Dropout(head.dropout)
         self.ffn = feed_forward(head)
 
-    def forward(self, found: Tensor, places: Tensor, tokens: Tensor, positions: Tensor, valid: Tensor) -> Tensor:
-        where = found + places
+    def forward(self, found: Tensor, query: Tensor, tokens: Tensor, positions: Tensor, valid: Tensor) -> Tensor:
+        where = found + query
         found = self.norm1(found + self.drop(self.among(where, where, found, need_weights=False)[0]))
-        seen = self.across(found + places, tokens + positions, tokens, key_padding_mask=~valid, need_weights=False)[0]
+        seen = self.across(found + query, tokens + positions, tokens, key_padding_mask=~valid, need_weights=False)[0]
         found = self.norm2(found + self.drop(seen))
         return self.norm3(found + self.drop(self.ffn(found)))
 
@@ -109,8 +109,8 @@ def sine_positions(valid: Tensor, dim: int) -> Tensor:
     rate = 10000 ** (2 * (channel // 2) / half)
     halves = []
     for axis in (1, 2):
-        place = valid.cumsum(axis, dtype=torch.float32)
-        turn = 2 * math.pi * place / place.amax(axis, keepdim=True).clamp(min=1)
+        position = valid.cumsum(axis, dtype=torch.float32)
+        turn = 2 * math.pi * position / position.amax(axis, keepdim=True).clamp(min=1)
         angle = turn[..., None] / rate  # [B, h, w, half]
         halves.append(torch.where(channel % 2 == 0, angle.sin(), angle.cos()))
     return torch.cat(halves, dim=-1).flatten(1, 2)
@@ -126,7 +126,7 @@ def pair(logits: Tensor, boxes: Tensor, wanted: Target) -> tuple[Tensor, Tensor]
 
     Args:
         logits: Class logits of the queries, `[queries, classes + 1]`.
-        boxes: Their boxes in shares of the image, centre and size, `[queries, 4]`.
+        boxes: Their boxes in fractions of the image, centre and size, `[queries, 4]`.
         wanted: The objects' `labels` and `boxes`.
 
     Returns:
@@ -153,10 +153,10 @@ def set_losses(logits: Tensor, boxes: Tensor, wanted: list[Target], empty_weight
     empty = logits.shape[-1] - 1
     labels = torch.full(logits.shape[:2], empty, dtype=torch.int64, device=logits.device)
     found, true = [], []
-    for place, target in enumerate(wanted):
-        queries, objects = pair(logits[place], boxes[place], target)
-        labels[place, queries] = target["labels"][objects]
-        found.append(boxes[place, queries])
+    for index, target in enumerate(wanted):
+        queries, objects = pair(logits[index], boxes[index], target)
+        labels[index, queries] = target["labels"][objects]
+        found.append(boxes[index, queries])
         true.append(target["boxes"][objects])
     ours, theirs = torch.cat(found), torch.cat(true)
     weights = torch.ones(empty + 1, device=logits.device)
@@ -188,7 +188,7 @@ class Detr(DenseHead):
         decoder_layers: Layers over the queries.
         hidden: Width inside the feed-forward parts.
         queries: Objects of an image at most.
-        dropout: Share of numbers left out behind attention and feed-forward parts, in training.
+        dropout: Fraction of numbers left out behind attention and feed-forward parts, in training.
         empty_weight: Weight of queries without an object in the loss of the classes.
         score_threshold: Weaker detections are left out.
     """
@@ -243,21 +243,21 @@ class DetrModule(HeadModule):
             nn.Linear(head.dim, 4),
         )
 
-    def forward(self, maps: list[Tensor], canvas: Canvas, targets: Sequence[Any] | None = None) -> Any:
-        layers = self.decode(maps[-1], self.valid_places(maps[-1], canvas.sizes))
+    def forward(self, maps: list[Tensor], image_list: ImageList, targets: Sequence[Any] | None = None) -> Any:
+        layers = self.decode(maps[-1], self.valid_positions(maps[-1], image_list.sizes))
         if targets is None:
-            logits, boxes = self.answer(layers[-1])
-            return [self.detect(*one) for one in zip(logits, boxes, canvas.sizes, strict=True)]
-        objects = check_objects(targets, canvas, self.num_classes, masks=False)
-        wanted = [self.relative(target, size) for target, size in zip(objects, canvas.sizes, strict=True)]
-        losses = [set_losses(*self.answer(layer), wanted, self.settings.empty_weight) for layer in layers]
+            logits, boxes = self.prediction(layers[-1])
+            return [self.detect(*one) for one in zip(logits, boxes, image_list.sizes, strict=True)]
+        objects = check_objects(targets, image_list, self.num_classes, masks=False)
+        wanted = [self.relative(target, size) for target, size in zip(objects, image_list.sizes, strict=True)]
+        losses = [set_losses(*self.prediction(layer), wanted, self.settings.empty_weight) for layer in layers]
         return {name: torch.stack([loss[name] for loss in losses]).sum() for name in losses[0]}
 
     def export_outputs(self, maps: list[Tensor], padded: tuple[int, int], size: tuple[int, int]) -> dict[str, Tensor]:
         """Scores `[B, queries, classes]` and boxes `[B, queries, 4]` in pixels."""
         level = maps[-1]
-        valid = self.valid_places(level, [size]).expand(level.shape[0], -1, -1)
-        logits, boxes = self.answer(self.decode(level, valid)[-1])
+        valid = self.valid_positions(level, [size]).expand(level.shape[0], -1, -1)
+        logits, boxes = self.prediction(self.decode(level, valid)[-1])
         height, width = size
         x, y, wide, tall = boxes.unbind(-1)
         pixels = torch.stack((x * width, y * height, wide * width, tall * height), dim=-1)
@@ -279,26 +279,26 @@ class DetrModule(HeadModule):
         tokens, valid = sequence(self.enter(level)), valid.flatten(1)
         for layer in self.encoder:
             tokens = layer(tokens, grid, positions, valid)
-        places = self.queries.expand(level.shape[0], -1, -1)
-        found, answers = torch.zeros_like(places), []
+        query_positions = self.queries.expand(level.shape[0], -1, -1)
+        found, predictions = torch.zeros_like(query_positions), []
         for layer in self.decoder:
-            found = layer(found, places, tokens, positions, valid)
-            answers.append(self.norm(found))
-        return answers
+            found = layer(found, query_positions, tokens, positions, valid)
+            predictions.append(self.norm(found))
+        return predictions
 
-    def valid_places(self, level: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
+    def valid_positions(self, level: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
         """Which places of a map begin inside of images of these sizes: `[len(sizes), h, w]`."""
         down = torch.arange(level.shape[-2], device=level.device) * self.stride
         along = torch.arange(level.shape[-1], device=level.device) * self.stride
         rows = [(down < height)[:, None] & (along < width) for height, width in sizes]
         return torch.stack(rows)
 
-    def answer(self, found: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries to class logits `[B, queries, classes + 1]` and boxes in shares of the image, centre and size."""
+    def prediction(self, found: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries to class logits `[B, queries, classes + 1]` and boxes in fractions of the image, centre and size."""
         return self.classes(found).float(), self.boxes(found).float().sigmoid()
 
     def relative(self, target: Target, size: tuple[int, int]) -> Target:
-        """A target with its boxes in shares of the image, centre and size."""
+        """A target with its boxes in fractions of the image, centre and size."""
         boxes = box_convert(target["boxes"], "xyxy", "cxcywh")
         return {"labels": target["labels"], "boxes": boxes / sides(boxes, size)}
 
@@ -313,6 +313,6 @@ class DetrModule(HeadModule):
 
 
 def sides(like: Tensor, size: tuple[int, int]) -> Tensor:
-    """Width and height of an image, twice: what shares of it are multiplied by."""
+    """Width and height of an image, twice: what fractions of it are multiplied by."""
     height, width = size
     return like.new_tensor([width, height, width, height])

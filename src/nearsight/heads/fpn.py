@@ -59,15 +59,15 @@ class Fpn(nn.Module):
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
         """Maps `[B, C_i, H_i, W_i]` to maps `[B, width, H_j, W_j]`."""
         merged = [lateral(level) for lateral, level in zip(self.laterals, maps, strict=False)]
-        for place in range(len(merged) - 1, 0, -1):
-            merged[place - 1] = merged[place - 1] + F.interpolate(merged[place], scale_factor=2.0, mode="nearest")
+        for index in range(len(merged) - 1, 0, -1):
+            merged[index - 1] = merged[index - 1] + F.interpolate(merged[index], scale_factor=2.0, mode="nearest")
         for double in self.doublings:
             merged.insert(0, double(merged[0]))
         levels = [output(level) for output, level in zip(self.outputs, merged, strict=True)]
         for _ in range(self.pools):
             levels.append(F.max_pool2d(levels[-1], 1, stride=2))
         last = maps[self.used - 1]
-        for place, conv in enumerate(self.coarser):
-            last = conv(last.relu() if place else last)
+        for index, conv in enumerate(self.coarser):
+            last = conv(last.relu() if index else last)
             levels.append(last)
         return levels

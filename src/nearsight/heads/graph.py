@@ -44,7 +44,7 @@ def _(boxes: Tensor, scores: Tensor, iou: float, least: float) -> Tensor:
 
 @torch.library.custom_op("nearsight::pool_levels", mutates_args=())
 def pool_levels(
-    levels: Sequence[Tensor], boxes: Tensor, places: Tensor, scales: Sequence[float], side: int, samples: int
+    levels: Sequence[Tensor], boxes: Tensor, levels_of: Tensor, scales: Sequence[float], side: int, samples: int
 ) -> Tensor:
     """Boxes pooled from the level that each belongs to (RoI align), of one image.
 
@@ -61,22 +61,22 @@ def pool_levels(
     """
     pooled = boxes.new_zeros(len(boxes), levels[0].shape[1], side, side)
     for number, (level, scale) in enumerate(zip(levels, scales, strict=True)):
-        own = torch.where(places == number)[0]
+        own = torch.where(levels_of == number)[0]
         pooled[own] = roi_align(level, [boxes[own]], side, scale, samples)
     return pooled
 
 
 @pool_levels.register_fake
 def _(
-    levels: Sequence[Tensor], boxes: Tensor, places: Tensor, scales: Sequence[float], side: int, samples: int
+    levels: Sequence[Tensor], boxes: Tensor, levels_of: Tensor, scales: Sequence[float], side: int, samples: int
 ) -> Tensor:
     return boxes.new_empty(boxes.shape[0], levels[0].shape[1], side, side)
 
 
 def most(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest `count` numbers of `[n]` and where they are; all, in order, where there are fewer."""
-    best, places = values.topk(torch.sym_min(count, values.shape[0]))
-    return best, places
+    best, indices = values.topk(torch.sym_min(count, values.shape[0]))
+    return best, indices
 
 
 def centred_inside(boxes: Tensor, size: tuple[int, int]) -> Tensor:

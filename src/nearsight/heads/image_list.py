@@ -10,15 +10,16 @@ from torch import Tensor
 from torchvision.ops import clip_boxes_to_image
 from torchvision.ops.boxes import remove_small_boxes
 
-IGNORED = 255  # the class number of pixels that are not counted
+from ..plots.overlays import IGNORE_INDEX
+
 SMALLEST = 1e-2  # a box with a shorter side is none
 
 Target = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Canvas:
-    """A batch of images of different sizes on one canvas, each in the upper left corner.
+class ImageList:
+    """Images of different sizes, padded to one batch, each in the upper left corner.
 
     Attributes:
         images: `[B, 3, H, W]`.
@@ -29,8 +30,8 @@ class Canvas:
     sizes: tuple[tuple[int, int], ...]
 
     @staticmethod
-    def of(images: Tensor, sizes: Tensor | Sequence[Sequence[int]] | None, multiple: int) -> "Canvas":
-        """The canvas of a padded batch, made larger until its sides divide by `multiple`."""
+    def of(images: Tensor, sizes: Tensor | Sequence[Sequence[int]] | None, multiple: int) -> "ImageList":
+        """The list of a padded batch, made larger until its sides divide by `multiple`."""
         height, width = images.shape[-2:]
         rows = [(height, width)] * len(images) if sizes is None else torch.as_tensor(sizes).tolist()
         known = tuple((int(row[0]), int(row[1])) for row in rows)
@@ -40,11 +41,11 @@ class Canvas:
                 "width of each image before it was padded."
             )
         down, right = -height % multiple, -width % multiple
-        return Canvas(F.pad(images, (0, right, 0, down)) if down or right else images, known)
+        return ImageList(F.pad(images, (0, right, 0, down)) if down or right else images, known)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of the canvas."""
+        """Height and width of the batch."""
         height, width = self.images.shape[-2:]
         return height, width
 
@@ -55,22 +56,22 @@ class Canvas:
         return (centres[None] <= ends[:, None]).all(dim=-1)
 
 
-def check_objects(targets: Any, canvas: Canvas, num_classes: int, masks: bool) -> list[Target]:
+def check_objects(targets: Any, image_list: ImageList, num_classes: int, masks: bool) -> list[Target]:
     """The targets that a detector learns from: on the images' device, without crowds and without empty boxes.
 
     A crowd stands for many objects at once and is no example of one. Boxes are cut at the border of their image.
     """
-    if targets is None or len(targets) != len(canvas.sizes):
+    if targets is None or len(targets) != len(image_list.sizes):
         raise ValueError(
-            f"A detector in training needs a target for each of its {len(canvas.sizes)} images, not "
+            f"A detector in training needs a target for each of its {len(image_list.sizes)} images, not "
             f"{'none' if targets is None else len(targets)}; call eval() to predict."
         )
     checked = []
-    for target, size in zip(targets, canvas.sizes, strict=True):
+    for target, size in zip(targets, image_list.sizes, strict=True):
         missing = {"boxes", "labels", *(("masks",) if masks else ())} - target.keys()
         if missing:
             raise ValueError(f"A target has no {sorted(missing)[0]!r}; it has {', '.join(sorted(target))}.")
-        checked.append(clean_target(target, size, num_classes, masks, canvas.images.device))
+        checked.append(clean_target(target, size, num_classes, masks, image_list.images.device))
     return checked
 
 
@@ -91,24 +92,26 @@ def clean_target(target: Target, size: tuple[int, int], num_classes: int, masks:
     return clean
 
 
-def stack_maps(targets: Any, canvas: Canvas, num_classes: int) -> Tensor:
+def stack_maps(targets: Any, image_list: ImageList, num_classes: int) -> Tensor:
     """Class maps `[h, w]` of the images as one `[B, H, W]`; what lies outside of an image is not counted."""
-    if targets is None or len(targets) != len(canvas.sizes):
+    if targets is None or len(targets) != len(image_list.sizes):
         raise ValueError(
-            f"A segmenter in training needs a class map for each of its {len(canvas.sizes)} images; "
+            f"A segmenter in training needs a class map for each of its {len(image_list.sizes)} images; "
             "call eval() to predict."
         )
-    height, width = canvas.shape
-    stacked = torch.full((len(targets), height, width), IGNORED, dtype=torch.int64, device=canvas.images.device)
-    for place, (target, (h, w)) in enumerate(zip(targets, canvas.sizes, strict=True)):
+    height, width = image_list.shape
+    stacked = torch.full(
+        (len(targets), height, width), IGNORE_INDEX, dtype=torch.int64, device=image_list.images.device
+    )
+    for index, (target, (h, w)) in enumerate(zip(targets, image_list.sizes, strict=True)):
         if target.shape[-2] < h or target.shape[-1] < w:
             raise ValueError(f"A class map has {tuple(target.shape)} pixels and its image {h}x{w}; they must be equal.")
-        stacked[place, :h, :w] = target[:h, :w]
-    known = (stacked >= 0) & (stacked < num_classes) | (stacked == IGNORED)
+        stacked[index, :h, :w] = target[:h, :w]
+    known = (stacked >= 0) & (stacked < num_classes) | (stacked == IGNORE_INDEX)
     if not known.all():
         raise ValueError(
             f"A class map holds the value {int(stacked[~known][0])}; this model's classes are 0 to {num_classes - 1}, "
-            f"and {IGNORED} is not counted."
+            f"and {IGNORE_INDEX} is not counted."
         )
     return stacked
 

@@ -8,7 +8,7 @@ from timm.models import group_parameters
 from torch import Tensor, nn
 
 from .base import HeadModule
-from .image_list import Canvas
+from .image_list import ImageList
 from .pyramid import Levels, Pyramid, Task, make_pyramid
 from .spec import DenseSpec
 
@@ -73,11 +73,11 @@ class DenseModel(nn.Module):
             `[B, num_classes, H, W]`.
         """
         height, width = images.shape[-2:]
-        canvas = Canvas.of(images, sizes, self.pyramid.multiple)
+        image_list = ImageList.of(images, sizes, self.pyramid.multiple)
         if self.training and targets is None:
             raise ValueError("A model in training mode needs targets; call eval() to predict.")
-        answer = self.head(self.pyramid(canvas.images), canvas, targets if self.training else None)
-        return answer[..., :height, :width] if isinstance(answer, Tensor) else answer
+        prediction = self.head(self.pyramid(image_list.images), image_list, targets if self.training else None)
+        return prediction[..., :height, :width] if isinstance(prediction, Tensor) else prediction
 
     def export_outputs(self, images: Tensor) -> dict[str, Tensor]:
         """What an exported graph gives for images `[B, 3, H, W]` of one size that are not padded, by name."""
@@ -109,7 +109,7 @@ class DenseModel(nn.Module):
         if hasattr(inner, "group_matcher"):
             grouped = group_parameters(inner, inner.group_matcher(coarse=coarse), reverse=True)
         else:  # timm's list of layers, in the order of their use
-            order = {name: place for place, (name, _) in enumerate(inner.named_children())}
+            order = {name: index for index, (name, _) in enumerate(inner.named_children())}
             grouped = {name: order[name.split(".")[0]] for name, _ in inner.named_parameters()}
         layers = {f"{prefix}{name}": layer for name, layer in grouped.items()}
         behind = max(layers.values(), default=0) + 1

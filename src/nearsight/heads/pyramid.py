@@ -126,7 +126,7 @@ class SpreadPyramid(Pyramid):
         super().__init__()
         self.backbone = Backbone(spec, num_classes=0)
         self.backbone.prune_intermediate_layers([len(self.backbone.feature_info) - 1], prune_norm=False)
-        self.spread = Spread(spec.stages[-1].dim, spec.strides[-1], strides)
+        self.spread = SimplePyramid(spec.stages[-1].dim, spec.strides[-1], strides)
         self.channels, self.strides = self.spread.channels, self.spread.strides
         self.multiple = math.ceil(max(*self.strides, spec.strides[-1]))
 
@@ -142,16 +142,16 @@ class TimmPyramid(Pyramid):
         super().__init__()
         info = list(features_of(backbone, "meta").feature_info)
         found = Levels(tuple(row["num_chs"] for row in info), tuple(row["reduction"] for row in info))
-        places = [row["index"] for row in info]
-        kept = [place for place, size in enumerate(found.octaves) if strides is None or size in strides]
+        indices = [row["index"] for row in info]
+        kept = [index for index, size in enumerate(found.octaves) if strides is None or size in strides]
         stepped = len(set(found.octaves)) == len(found.octaves) > 1 and bool(kept)
         if not stepped or strides is None:
             kept = [len(info) - 1]
-        self.backbone = features_of(backbone, out_indices=[places[place] for place in kept])
+        self.backbone = features_of(backbone, out_indices=[indices[index] for index in kept])
         self.channels_last = getattr(self.backbone, "output_fmt", "NCHW") == "NHWC"
         # timm leaves out the last norm, without which tokens grow from block to block.
         self.norm = nn.Identity() if stepped else LayerNorm2d(found.channels[-1])
-        self.spread = None if stepped else Spread(found.channels[-1], found.strides[-1], strides)
+        self.spread = None if stepped else SimplePyramid(found.channels[-1], found.strides[-1], strides)
         own = Levels(tuple(found.channels[p] for p in kept), tuple(found.strides[p] for p in kept))
         self.channels, self.strides = (self.spread or own).channels, (self.spread or own).strides
         self.multiple = math.ceil(max(*self.strides, *own.strides))
@@ -182,7 +182,7 @@ def features_of(backbone: TimmBackbone, device: str | None = None, **settings: A
         raise ValueError(f"timm's {backbone.name} can't be used as a pyramid ({error}); use another.") from None
 
 
-class Spread(nn.Module):
+class SimplePyramid(nn.Module):
     """One map at several strides, by transposed convolutions and pooling (as in ViTDet's simple feature pyramid).
 
     Args:

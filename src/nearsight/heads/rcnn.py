@@ -20,7 +20,7 @@ from .anchors import LevelAnchors
 from .base import DenseHead, HeadModule, octaves
 from .fpn import Fpn
 from .graph import centred_inside, clipped, large_enough, most, nms_keep, pool_levels
-from .image_list import SMALLEST, Canvas, Target, check_objects, detection
+from .image_list import SMALLEST, ImageList, Target, check_objects, detection
 from .pyramid import Levels, Task, octave
 
 GIOU_WEIGHT = 10.0
@@ -32,7 +32,7 @@ class BoxStageSettings:
 
     overlap: float = 0.5
     coding: tuple[float, float] = (10.0, 5.0)
-    share: float = 1.0
+    fraction: float = 1.0
     convs: int = 0
     box_loss: Literal["giou", "smooth_l1"] = "smooth_l1"
     per_class: bool = True
@@ -116,7 +116,7 @@ class BoxStage(RoIHeads):
         return Sample(boxes, labels, matches, list(codes))
 
     def learn(
-        self, levels: list[Tensor], sample: Sample, objects: list[Target], canvas: Canvas
+        self, levels: list[Tensor], sample: Sample, objects: list[Target], image_list: ImageList
     ) -> tuple[dict[str, Tensor], list[Tensor]]:
         """The losses on a sample, and the boxes as the stage would move them."""
         if not sum(map(len, sample.boxes)):  # neither objects nor proposals: nothing to learn, for every weight
@@ -135,7 +135,7 @@ class BoxStage(RoIHeads):
             boxes_loss = F.smooth_l1_loss(own, torch.cat(sample.codes)[positive], beta=1 / 9, reduction="sum")
         losses = {"classes": F.cross_entropy(logits, labels), "boxes": boxes_loss / len(labels)}
         with torch.no_grad():
-            boxes = self.refine(logits, self.decode(codes, sample.boxes), sample.boxes, canvas, labels)
+            boxes = self.refine(logits, self.decode(codes, sample.boxes), sample.boxes, image_list, labels)
             boxes = [part[remove_small_boxes(part, SMALLEST)] for part in boxes]
         return losses, boxes
 
@@ -145,7 +145,7 @@ class BoxStage(RoIHeads):
         return self.box_coder.decode_single(codes.reshape(-1, 4), flat).view_as(codes)
 
     def refine(
-        self, logits: Tensor, moved: Tensor, boxes: list[Tensor], canvas: Canvas, labels: Tensor | None = None
+        self, logits: Tensor, moved: Tensor, boxes: list[Tensor], image_list: ImageList, labels: Tensor | None = None
     ) -> list[Tensor]:
         """The better box of each box: that of its class where it is known, or else of the likeliest."""
         chosen = logits[:, 1:].argmax(dim=1)
@@ -153,13 +153,13 @@ class BoxStage(RoIHeads):
             chosen = torch.where(labels > 0, labels - 1, chosen)
         best = moved[torch.arange(len(moved), device=moved.device), chosen % moved.shape[1]]
         parts = best.split([len(part) for part in boxes])
-        return [clip_boxes_to_image(part, size) for part, size in zip(parts, canvas.sizes, strict=True)]
+        return [clip_boxes_to_image(part, size) for part, size in zip(parts, image_list.sizes, strict=True)]
 
-    def detections(self, scores: Tensor, boxes: Tensor, counts: list[int], canvas: Canvas) -> list[Target]:
+    def detections(self, scores: Tensor, boxes: Tensor, counts: list[int], image_list: ImageList) -> list[Target]:
         """What is found in each image, from scores `[n, classes + 1]` and boxes `[n, classes or 1, 4]` of all."""
         classes = scores.shape[1] - 1
         found = []
-        parts = zip(scores[:, 1:].split(counts), boxes.split(counts), canvas.sizes, strict=True)
+        parts = zip(scores[:, 1:].split(counts), boxes.split(counts), image_list.sizes, strict=True)
         for image_scores, image_boxes, size in parts:
             flat = clip_boxes_to_image(image_boxes.expand(-1, classes, -1).reshape(-1, 4), size)
             points = image_scores.flatten()
@@ -193,7 +193,7 @@ def level_pool(strides: Sequence[float], side: int, anchor_scale: float, samples
     A box goes to the level of its size: one of 224 pixels to stride 16 where anchors have 8 strides, as in FPN.
     torchvision would guess the strides from the first batch it sees.
     """
-    pool = MultiScaleRoIAlign([str(place) for place in range(len(strides))], side, sampling_ratio=samples)
+    pool = MultiScaleRoIAlign([str(index) for index in range(len(strides))], side, sampling_ratio=samples)
     pool.scales = [1 / stride for stride in strides]
     first = octave(strides[0]).bit_length() - 1
     scale = round(28 * anchor_scale)
@@ -243,10 +243,10 @@ class MaskStage(nn.Module):
         side = logits.shape[-1]
         return logits.gather(1, labels[:, None, None, None].expand(-1, 1, side, side))[:, 0].sigmoid()
 
-    def draw(self, probabilities: Tensor, found: list[Target], canvas: Canvas) -> None:
+    def draw(self, probabilities: Tensor, found: list[Target], image_list: ImageList) -> None:
         """Add to what was found in each image its masks, `[n, height, width]`."""
         parts = probabilities.split([len(one["boxes"]) for one in found])
-        for one, part, size in zip(found, parts, canvas.sizes, strict=True):
+        for one, part, size in zip(found, parts, image_list.sizes, strict=True):
             masks = torch.zeros(len(part), *size, dtype=torch.bool, device=part.device)
             for mask, probability, box in zip(masks, part, one["boxes"].tolist(), strict=True):
                 draw_mask(mask, probability, box)
@@ -302,19 +302,19 @@ class Proposals(RegionProposalNetwork):
         )
 
     def forward(  # type: ignore[override]
-        self, levels: list[Tensor], canvas: Canvas, targets: list[Target] | None = None
+        self, levels: list[Tensor], image_list: ImageList, targets: list[Target] | None = None
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Levels `[B, C, H, W]` to boxes `[n, 4]` of each image, and with targets the losses."""
         found, codes = self.head(levels)
         counts = [level[0].numel() for level in found]
         objectness, deltas = (part.float() for part in concat_box_prediction_layers(found, codes))
         anchors = torch.cat(self.anchor_generator.on(levels))
-        inside = canvas.inside(anchors)  # [B, A]
-        images = len(canvas.sizes)
+        inside = image_list.inside(anchors)  # [B, A]
+        images = len(image_list.sizes)
         with torch.no_grad():
             boxes = self.box_coder.decode(deltas, [anchors] * images).view(images, -1, 4)
             shown = objectness.view(images, -1).masked_fill(~inside, -torch.inf)
-            proposals: list[Tensor] = self.filter_proposals(boxes, shown, list(canvas.sizes), counts)[0]
+            proposals: list[Tensor] = self.filter_proposals(boxes, shown, list(image_list.sizes), counts)[0]
         return proposals, {} if targets is None else self.losses(objectness, deltas, anchors, inside, targets)
 
     def export_outputs(self, levels: list[Tensor], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -324,14 +324,14 @@ class Proposals(RegionProposalNetwork):
         for objectness, deltas, anchors in zip(found, codes, self.anchor_generator.on(levels), strict=True):
             deltas = deltas[0].unflatten(0, (-1, 4)).permute(2, 3, 0, 1).reshape(-1, 4)
             points = objectness[0].permute(1, 2, 0).flatten().sigmoid() * centred_inside(anchors, size)
-            best, places = most(points, self.pre_nms_top_n())
-            level = clipped(self.box_coder.decode_single(deltas[places], anchors[places]), size)
+            best, indices = most(points, self.pre_nms_top_n())
+            level = clipped(self.box_coder.decode_single(deltas[indices], anchors[indices]), size)
             best = best * large_enough(level, self.min_size)
             kept = nms_keep(level[None], best[None], self.nms_thresh, self.score_thresh)[0]
             boxes.append(level)
             scores.append(best * kept)
-        best, places = most(torch.cat(scores), self.post_nms_top_n())
-        return torch.cat(boxes)[places], best > 0
+        best, indices = most(torch.cat(scores), self.post_nms_top_n())
+        return torch.cat(boxes)[indices], best > 0
 
     def losses(self, objectness: Tensor, deltas: Tensor, anchors: Tensor, inside: Tensor, targets: Any) -> Any:
         """Losses of objectness and boxes, over a sample of the anchors."""
@@ -405,7 +405,7 @@ class CascadeMaskRcnn(MaskRcnn):
     Attributes:
         overlaps: Overlap (IoU) from which a box counts as an object, of each stage.
         codings: By what the four numbers of a coded box are multiplied, of each stage: centre, then side.
-        losses: Share of each stage in the loss.
+        losses: Fraction of each stage in the loss.
         convs: 3x3 convolutions in front of the linear layer of a stage; 0 for two linear layers.
         box_loss: `giou` on decoded boxes (weight 10), or `smooth_l1` on coded ones.
         per_class: Whether each class has boxes of its own; otherwise all share one.
@@ -426,8 +426,8 @@ class CascadeMaskRcnn(MaskRcnn):
             )
         rows = zip(self.overlaps, self.codings, self.losses, strict=True)
         return tuple(
-            BoxStageSettings(overlap, coding, share, self.convs, self.box_loss, self.per_class)
-            for overlap, coding, share in rows
+            BoxStageSettings(overlap, coding, fraction, self.convs, self.box_loss, self.per_class)
+            for overlap, coding, fraction in rows
         )
 
 
@@ -443,20 +443,20 @@ class RcnnModule(HeadModule):
         self.rpn = Proposals(anchors, head.channels, head.candidates, head.proposals)
         pooled = self.fpn.strides[:-1] or self.fpn.strides
         stages = head.box_stages()
-        self.shares = [stage.share for stage in stages]
+        self.fractions = [stage.fraction for stage in stages]
         self.stages: Any = nn.ModuleList(BoxStage(head, stage, pooled, num_classes) for stage in stages)
         drawn = (MaskStage(head, pooled, num_classes) for _ in stages)
         self.mask_stages: Any = nn.ModuleList(drawn if masks else ())
 
-    def forward(self, maps: list[Tensor], canvas: Canvas, targets: Sequence[Any] | None = None) -> Any:
+    def forward(self, maps: list[Tensor], image_list: ImageList, targets: Sequence[Any] | None = None) -> Any:
         levels = self.fpn(maps)
         objects = None
         if targets is not None:
-            objects = check_objects(targets, canvas, self.num_classes, masks=len(self.mask_stages) > 0)
-        proposals, losses = self.rpn(levels, canvas, objects)
+            objects = check_objects(targets, image_list, self.num_classes, masks=len(self.mask_stages) > 0)
+        proposals, losses = self.rpn(levels, image_list, objects)
         if objects is not None:
-            return losses | self.losses(levels, proposals, objects, canvas)
-        return self.detect(levels, proposals, canvas)
+            return losses | self.losses(levels, proposals, objects, image_list)
+        return self.detect(levels, proposals, image_list)
 
     any_batch = False
 
@@ -475,8 +475,8 @@ class RcnnModule(HeadModule):
         boxes = clipped(boxes.expand(-1, classes, -1), size).transpose(0, 1)  # [classes, n, 4]
         scores = (scores[:, 1:] * proposed[:, None]).transpose(0, 1) * large_enough(boxes, SMALLEST)
         kept = nms_keep(boxes, scores, self.settings.nms_threshold, self.settings.score_threshold)
-        best, places = most((scores * kept).flatten(), self.settings.detections)
-        boxes, labels = boxes.reshape(-1, 4)[places], places // proposals.shape[0]
+        best, indices = most((scores * kept).flatten(), self.settings.detections)
+        boxes, labels = boxes.reshape(-1, 4)[indices], indices // proposals.shape[0]
         found = {"boxes": boxes, "labels": labels, "scores": best}
         if len(self.mask_stages):
             masks = [stage.export_outputs(levels, boxes, labels) for stage in self.mask_stages]
@@ -488,29 +488,29 @@ class RcnnModule(HeadModule):
         return {"name": "instances"}
 
     def losses(
-        self, levels: list[Tensor], proposals: list[Tensor], objects: list[Target], canvas: Canvas
+        self, levels: list[Tensor], proposals: list[Tensor], objects: list[Target], image_list: ImageList
     ) -> dict[str, Tensor]:
         """The losses of all stages; each stage learns from the boxes of the one before."""
         total: dict[str, Tensor] = {}
-        for place, (stage, share) in enumerate(zip(self.stages, self.shares, strict=True)):
+        for index, (stage, fraction) in enumerate(zip(self.stages, self.fractions, strict=True)):
             sample = stage.sample(proposals, objects)
-            losses, proposals = stage.learn(levels, sample, objects, canvas)
+            losses, proposals = stage.learn(levels, sample, objects, image_list)
             if len(self.mask_stages):
-                losses["masks"] = self.mask_stages[place].loss(levels, sample, objects)
+                losses["masks"] = self.mask_stages[index].loss(levels, sample, objects)
             for name, loss in losses.items():
-                total[name] = total[name] + share * loss if name in total else share * loss
+                total[name] = total[name] + fraction * loss if name in total else fraction * loss
         return total
 
-    def detect(self, levels: list[Tensor], proposals: list[Tensor], canvas: Canvas) -> list[Target]:
+    def detect(self, levels: list[Tensor], proposals: list[Tensor], image_list: ImageList) -> list[Target]:
         """Detections of each image: scores averaged over the stages, boxes of the last."""
         scores: Any = 0
         for stage in self.stages:
             logits, codes = stage.judge(levels, proposals)
             scores = scores + logits.softmax(-1) / len(self.stages)
             boxes = stage.decode(codes, proposals)
-            proposals = stage.refine(logits, boxes, proposals, canvas)
-        found = self.stages[-1].detections(scores, boxes, [len(p) for p in proposals], canvas)
+            proposals = stage.refine(logits, boxes, proposals, image_list)
+        found = self.stages[-1].detections(scores, boxes, [len(p) for p in proposals], image_list)
         if len(self.mask_stages):
             probabilities = torch.stack([stage.probabilities(levels, found) for stage in self.mask_stages]).mean(0)
-            self.mask_stages[0].draw(probabilities, found, canvas)
+            self.mask_stages[0].draw(probabilities, found, image_list)
         return found

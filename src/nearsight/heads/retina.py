@@ -15,7 +15,7 @@ from .anchors import LevelAnchors
 from .base import DenseHead, HeadModule, octaves
 from .fpn import Fpn
 from .graph import centred_inside
-from .image_list import SMALLEST, Canvas, Target, check_objects, detection
+from .image_list import SMALLEST, ImageList, Target, check_objects, detection
 from .pyramid import Levels, Task
 
 OUTSIDE = Matcher.BETWEEN_THRESHOLDS  # left out of the loss
@@ -68,34 +68,34 @@ class RetinaModule(HeadModule):
         self.num_classes = num_classes
         self.fpn = Fpn(levels, head.channels, head.finest, head.levels, extra="conv")
         self.anchors = LevelAnchors(self.fpn.strides, head.anchor_scale, head.anchor_steps, head.ratios)
-        per_place = self.anchors.num_anchors_per_location()[0]
-        self.head = RetinaNetHead(head.channels, per_place, num_classes)
+        per_position = self.anchors.num_anchors_per_location()[0]
+        self.head = RetinaNetHead(head.channels, per_position, num_classes)
         self.matcher = Matcher(0.5, 0.4, allow_low_quality_matches=True)
         self.coder = BoxCoder((1.0, 1.0, 1.0, 1.0))
 
-    def forward(self, maps: list[Tensor], canvas: Canvas, targets: Sequence[Any] | None = None) -> Any:
+    def forward(self, maps: list[Tensor], image_list: ImageList, targets: Sequence[Any] | None = None) -> Any:
         levels = self.fpn(maps)
-        answers = {name: answer.float() for name, answer in self.head(levels).items()}
+        predictions = {name: prediction.float() for name, prediction in self.head(levels).items()}
         anchors = self.anchors.on(levels)
         if targets is not None:
-            return self.losses(answers, torch.cat(anchors), canvas, targets)
+            return self.losses(predictions, torch.cat(anchors), image_list, targets)
         counts = [len(level) for level in anchors]
-        logits = answers["cls_logits"].masked_fill(~canvas.inside(torch.cat(anchors))[..., None], -torch.inf)
-        scores, boxes = logits.sigmoid().split(counts, 1), answers["bbox_regression"].split(counts, 1)
+        logits = predictions["cls_logits"].masked_fill(~image_list.inside(torch.cat(anchors))[..., None], -torch.inf)
+        scores, boxes = logits.sigmoid().split(counts, 1), predictions["bbox_regression"].split(counts, 1)
         return [
             self.detect([s[i] for s in scores], [b[i] for b in boxes], anchors, size)
-            for i, size in enumerate(canvas.sizes)
+            for i, size in enumerate(image_list.sizes)
         ]
 
     def export_outputs(self, maps: list[Tensor], padded: tuple[int, int], size: tuple[int, int]) -> dict[str, Tensor]:
         """Scores `[B, A, classes]` and boxes `[B, A, 4]` of all anchors, and the level of each `[A]`."""
         levels = self.fpn(maps)
-        answers = self.head(levels)
+        predictions = self.head(levels)
         anchors = self.anchors.on(levels)
         everywhere = torch.cat(anchors)
-        logits, codes = answers["cls_logits"], answers["bbox_regression"]
+        logits, codes = predictions["cls_logits"], predictions["bbox_regression"]
         boxes = self.coder.decode_single(codes.flatten(0, 1), everywhere.expand(codes.shape[0], -1, -1).flatten(0, 1))
-        numbers = [torch.full_like(level[:, 0], place, dtype=torch.int64) for place, level in enumerate(anchors)]
+        numbers = [torch.full_like(level[:, 0], index, dtype=torch.int64) for index, level in enumerate(anchors)]
         return {
             "scores": logits.sigmoid() * centred_inside(everywhere, size)[:, None],
             "boxes": boxes.view_as(codes),
@@ -108,16 +108,16 @@ class RetinaModule(HeadModule):
         return {"name": "nms", **{name: getattr(self.settings, name) for name in names}}
 
     def losses(
-        self, answers: dict[str, Tensor], anchors: Tensor, canvas: Canvas, targets: Sequence[Any]
+        self, predictions: dict[str, Tensor], anchors: Tensor, image_list: ImageList, targets: Sequence[Any]
     ) -> dict[str, Tensor]:
         """Focal loss of the classes and L1 loss of the boxes; anchors in the padding are left out."""
-        objects = check_objects(targets, canvas, self.num_classes, masks=False)
+        objects = check_objects(targets, image_list, self.num_classes, masks=False)
         matches = []
-        for target, inside in zip(objects, canvas.inside(anchors), strict=True):
+        for target, inside in zip(objects, image_list.inside(anchors), strict=True):
             empty = torch.full_like(inside, Matcher.BELOW_LOW_THRESHOLD, dtype=torch.int64)
             match = self.matcher(box_iou(target["boxes"], anchors)) if len(target["boxes"]) else empty
             matches.append(match.masked_fill(~inside & (match < 0), OUTSIDE))
-        losses = self.head.compute_loss(objects, answers, [anchors] * len(objects), matches)
+        losses = self.head.compute_loss(objects, predictions, [anchors] * len(objects), matches)
         return {"classes": losses["classification"], "boxes": losses["bbox_regression"]}
 
     def detect(self, scores: list[Tensor], codes: list[Tensor], anchors: list[Tensor], size: tuple[int, int]) -> Target:
@@ -125,9 +125,9 @@ class RetinaModule(HeadModule):
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         for level_scores, level_codes, level_anchors in zip(scores, codes, anchors, strict=True):
             flat = level_scores.flatten()
-            best, places = flat.topk(min(self.settings.candidates, int((flat > self.settings.score_threshold).sum())))
-            places, labels = places // self.num_classes, places % self.num_classes
-            boxes = self.coder.decode_single(level_codes[places], level_anchors[places])
+            best, indices = flat.topk(min(self.settings.candidates, int((flat > self.settings.score_threshold).sum())))
+            indices, labels = indices // self.num_classes, indices % self.num_classes
+            boxes = self.coder.decode_single(level_codes[indices], level_anchors[indices])
             found.append((clip_boxes_to_image(boxes, size), best, labels))
         boxes, best, labels = (torch.cat(part) for part in zip(*found, strict=True))
         kept = remove_small_boxes(boxes, SMALLEST)

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..plots.overlays import IGNORE_INDEX
 from .base import DenseHead, HeadModule, octaves
 from .fpn import Fpn
-from .image_list import IGNORED, Canvas, stack_maps
+from .image_list import ImageList, stack_maps
 from .pyramid import Levels, Task
 
 UP_TO = 8  # octaves that a backbone's maps can span
@@ -24,7 +25,7 @@ class SemanticFpn(DenseHead):
         finest: Stride of the finest level, at which classes are told.
         channels: Width of the levels.
         hidden: Width of the maps that are added.
-        dropout: Share of channels left out in front of the classifier, in training.
+        dropout: Fraction of channels left out in front of the classifier, in training.
     """
 
     finest: int = 4
@@ -50,9 +51,9 @@ class UperNet(DenseHead):
         finest: Stride of the finest map used, at which classes are told.
         channels: Width of the maps.
         pools: Sides of the grids that the last map is averaged over.
-        dropout: Share of channels left out in front of the classifier, in training.
+        dropout: Fraction of channels left out in front of the classifier, in training.
         helper_channels: Width of the helper in training, a classifier on the last map but one (FCN).
-        helper_weight: Share of the helper in the loss; 0 for no helper.
+        helper_weight: Fraction of the helper in the loss; 0 for no helper.
     """
 
     finest: int = 4
@@ -95,11 +96,11 @@ class Segmenter(HeadModule):
         """The backbone's maps to logits `[B, num_classes, h, w]`."""
         raise NotImplementedError
 
-    def forward(self, maps: list[Tensor], canvas: Canvas, targets: Sequence[Any] | None = None) -> Any:
-        logits = enlarge(self.classify(maps), canvas.shape)
+    def forward(self, maps: list[Tensor], image_list: ImageList, targets: Sequence[Any] | None = None) -> Any:
+        logits = enlarge(self.classify(maps), image_list.shape)
         if targets is None:
             return logits
-        return {"pixels": pixel_loss(logits, stack_maps(targets, canvas, self.num_classes))}
+        return {"pixels": pixel_loss(logits, stack_maps(targets, image_list, self.num_classes))}
 
     def export_outputs(self, maps: list[Tensor], padded: tuple[int, int], size: tuple[int, int]) -> dict[str, Tensor]:
         """Logits of every pixel `[B, num_classes, H, W]`."""
@@ -117,19 +118,19 @@ class SemanticFpnModule(Segmenter):
         super().__init__()
         self.num_classes = num_classes
         self.fpn = Fpn(levels, head.channels, head.finest)
-        places = range(len(self.fpn.strides))
+        numbers = range(len(self.fpn.strides))
         self.paths: Any = nn.ModuleList(
-            nn.ModuleList(convolutions(head.channels, head.hidden, max(place, 1))) for place in places
+            nn.ModuleList(convolutions(head.channels, head.hidden, max(level, 1))) for level in numbers
         )
         self.dropout = nn.Dropout2d(head.dropout)
         self.classifier = nn.Conv2d(head.hidden, num_classes, 1)
 
     def classify(self, maps: list[Tensor]) -> Tensor:
         total: Any = 0
-        for place, (level, path) in enumerate(zip(self.fpn(maps), self.paths, strict=True)):
+        for index, (level, path) in enumerate(zip(self.fpn(maps), self.paths, strict=True)):
             for conv in path:
                 level = conv(level)
-                if place:
+                if index:
                     level = F.interpolate(level, scale_factor=2.0, mode="bilinear", align_corners=False)
             total = total + level
         return self.classifier(self.dropout(total))
@@ -166,19 +167,19 @@ class UperNetModule(Segmenter):
         views = [enlarge(pool(last), last.shape[-2:]) for pool in self.pools]
         merged = [lateral(level) for lateral, level in zip(self.laterals, maps[:-1], strict=True)]
         merged.append(self.whole(torch.cat((last, *views), dim=1)))
-        for place in range(len(merged) - 1, 0, -1):
-            merged[place - 1] = merged[place - 1] + enlarge(merged[place], merged[place - 1].shape[-2:])
+        for index in range(len(merged) - 1, 0, -1):
+            merged[index - 1] = merged[index - 1] + enlarge(merged[index], merged[index - 1].shape[-2:])
         levels = [output(level) for output, level in zip(self.outputs, merged[:-1], strict=True)] + merged[-1:]
         joined = self.join(torch.cat([enlarge(level, levels[0].shape[-2:]) for level in levels], dim=1))
         return self.classifier(self.dropout(joined))
 
-    def forward(self, maps: list[Tensor], canvas: Canvas, targets: Sequence[Any] | None = None) -> Any:
-        answer = super().forward(maps, canvas, targets)
+    def forward(self, maps: list[Tensor], image_list: ImageList, targets: Sequence[Any] | None = None) -> Any:
+        prediction = super().forward(maps, image_list, targets)
         if targets is None or self.helper is None:
-            return answer
-        helped = enlarge(self.helper(maps[max(len(maps) - 2, 0)]), canvas.shape)
-        wanted = stack_maps(targets, canvas, self.num_classes)
-        return answer | {"helper": self.helper_weight * pixel_loss(helped, wanted)}
+            return prediction
+        helped = enlarge(self.helper(maps[max(len(maps) - 2, 0)]), image_list.shape)
+        wanted = stack_maps(targets, image_list, self.num_classes)
+        return prediction | {"helper": self.helper_weight * pixel_loss(helped, wanted)}
 
 
 class LinearModule(Segmenter):
@@ -211,9 +212,9 @@ def cells(length: int, count: int) -> Tensor:
         tensor([[0.5000, 0.5000, 0.0000],
                 [0.0000, 0.5000, 0.5000]])
     """
-    place, cell = torch.arange(length), torch.arange(count)[:, None]
+    position, cell = torch.arange(length), torch.arange(count)[:, None]
     first, last = cell * length // count, ((cell + 1) * length + count - 1) // count
-    within = ((place >= first) & (place < last)).float()
+    within = ((position >= first) & (position < last)).float()
     return within / within.sum(dim=1, keepdim=True)
 
 
@@ -238,8 +239,8 @@ def unit(in_channels: int, channels: int, kernel: int) -> Iterator[nn.Module]:
 
 def convolutions(in_channels: int, channels: int, count: int) -> Iterator[nn.Module]:
     """`count` 3x3 convolutions with norm and activation."""
-    for place in range(count):
-        yield nn.Sequential(*unit(channels if place else in_channels, channels, 3))
+    for index in range(count):
+        yield nn.Sequential(*unit(channels if index else in_channels, channels, 3))
 
 
 def enlarge(level: Tensor, size: Sequence[int]) -> Tensor:
@@ -254,5 +255,5 @@ def pixel_loss(logits: Tensor, wanted: Tensor) -> Tensor:
         >>> pixel_loss(torch.zeros(1, 4, 2, 2), torch.full((1, 2, 2), 255)).item()
         0.0
     """
-    total = F.cross_entropy(logits.float(), wanted, ignore_index=IGNORED, reduction="sum")
-    return total / (wanted != IGNORED).sum().clamp(min=1)
+    total = F.cross_entropy(logits.float(), wanted, ignore_index=IGNORE_INDEX, reduction="sum")
+    return total / (wanted != IGNORE_INDEX).sum().clamp(min=1)

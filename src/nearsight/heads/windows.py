@@ -46,12 +46,12 @@ def slide(
     seen = torch.zeros(1, 1, height, width, device=images.device)
     for top in starts(height, tall, steps[0]):
         for left in starts(width, wide, steps[1]):
-            place = (..., slice(top, top + tall), slice(left, left + wide))
-            logits = classify(images[place])
+            index = (..., slice(top, top + tall), slice(left, left + wide))
+            logits = classify(images[index])
             if total is None:
                 total = logits.new_zeros(len(images), logits.shape[1], height, width)
-            total[place] += logits.softmax(dim=1)
-            seen[place] += 1
+            total[index] += logits.softmax(dim=1)
+            seen[index] += 1
     assert total is not None  # there is a window
     return (total / seen).clamp(min=torch.finfo(total.dtype).tiny).log()
 

@@ -286,7 +286,7 @@ class Backbone(nn.Module):
         return features.mean(dim=1) if self.global_pool == "all" else features[:, self.num_prefix_tokens :].mean(dim=1)
 
     def fold(self) -> "Backbone":
-        """A copy for inference alone, with the same answers: see `nearsight.fold`."""
+        """A copy for inference alone, with the same predictions: see `nearsight.fold`."""
         return fold(self)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -409,7 +409,7 @@ class Backbone(nn.Module):
             stage.grad_checkpointing = enable
 
     def set_distilled_training(self, enable: bool = True) -> None:
-        """In training mode, return the answers of both heads instead of their mean."""
+        """In training mode, return the predictions of both heads instead of their mean."""
         self.distilled_training = enable
 
     def no_weight_decay(self) -> set[str]:

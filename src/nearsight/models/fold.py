@@ -1,4 +1,4 @@
-"""A model for inference alone: the same answers with less arithmetic and fewer passes over memory."""
+"""A model for inference alone: the same predictions with less arithmetic and fewer passes over memory."""
 
 import copy
 from typing import TypeVar

@@ -126,7 +126,7 @@ def set_structure(spec: BackboneSpec, left: dict[str, Any]) -> BackboneSpec:
             change: dict[str, Any] = {key: None if value == "none" else value}
             spec = replace(spec, **change)
     if "local_layers" in left:
-        spec = place_locality(spec, layer_numbers(left.pop("local_layers")))
+        spec = set_local_layers(spec, layer_numbers(left.pop("local_layers")))
     return spec
 
 
@@ -145,7 +145,7 @@ def layer_numbers(given: str | Sequence[int]) -> set[int]:
     return numbers
 
 
-def place_locality(spec: BackboneSpec, numbers: set[int]) -> BackboneSpec:
+def set_local_layers(spec: BackboneSpec, numbers: set[int]) -> BackboneSpec:
     """Keep the local feed-forward and qkv parts in these layers, plain ones in the others (LocalViT Table 3)."""
     depth = sum(stage.depth for stage in spec.stages)
     if wrong := sorted(number for number in numbers if not 1 <= number <= depth):
@@ -159,7 +159,7 @@ def place_locality(spec: BackboneSpec, numbers: set[int]) -> BackboneSpec:
     for index, stage in enumerate(spec.stages):
         context = Context(spec, index)
         plain_ffn, plain_qkv = PARTS["ffn"]["mlp"](context), PARTS["qkv"]["linear"](context)
-        keep = [before + place + 1 in numbers for place in range(stage.depth)]
+        keep = [before + block + 1 in numbers for block in range(stage.depth)]
         kept = list(zip(stage.layers(), keep, strict=True))
         ffn = tuple(layer.ffn if local else plain_ffn for layer, local in kept)
         qkv = tuple(layer.qkv if local or layer.qkv.plain else plain_qkv for layer, local in kept)

@@ -72,7 +72,7 @@ class BackboneSpec:
         eps: Epsilon of the blocks' norms and of the last norm.
         pool: What the head looks at: the first token (`token`), the mean of patch tokens (`mean`) or of all (`all`).
         neck: Width of a layer between the last norm and the pooling (LightViT), or None.
-        distilled: A second head on the second auxiliary token; the answers are averaged.
+        distilled: A second head on the second auxiliary token; the predictions are averaged.
         drop_path: Default rate of stochastic depth, growing linearly over the depth.
         img_size: Height and width in pixels that the model is made for.
     """

@@ -26,7 +26,7 @@ class AttentionMatrix(ABC):
         grid: The lattice of the tokens, and how many auxiliary tokens stand in front.
         images: How many images there are.
         heads: How many matrices there are: attention heads, or groups of channels that share a kernel.
-        signed: Whether weights may be negative, as those of kernels; else they are shares of the attention.
+        signed: Whether weights may be negative, as those of kernels; else they are fractions of the attention.
     """
 
     grid: Grid
@@ -51,25 +51,25 @@ class AttentionMatrix(ABC):
         weights, keys = self.compact(queries)
         return spread(weights, keys, self.grid.tokens)
 
-    def shares(self, queries: Tensor, fusion: Fusion = "mean", discard: float = 0.0) -> Tensor:
-        """The rows of some queries `[q]` with the heads fused, as shares that sum to one: `[B, q, N]`.
+    def fractions(self, queries: Tensor, fusion: Fusion = "mean", discard: float = 0.0) -> Tensor:
+        """The rows of some queries `[q]` with the heads fused, as fractions that sum to one: `[B, q, N]`.
 
         Args:
             queries: Numbers of tokens.
             fusion: How heads become one: their `mean`, `max` or `min`.
-            discard: Share of each row's weights, the smallest, that is set to zero.
+            discard: Fraction of each row's weights, the smallest, that is set to zero.
         """
         weights, keys = self.compact(queries)
         fused = discarded(fuse(weights.abs() if self.signed else weights, fusion), discard)
-        return to_shares(spread(fused, keys, self.grid.tokens), queries)
+        return normalise_rows(spread(fused, keys, self.grid.tokens), queries)
 
     def pull(self, vectors: Tensor, fusion: Fusion = "mean", discard: float = 0.0) -> Tensor:
-        """Weigh the rows of `shares` and add them up: `vectors @ shares`, in pieces that stay small.
+        """Weigh the rows of `fractions` and add them up: `vectors @ fractions`, in pieces that stay small.
 
         Args:
             vectors: A weight for each query `[B, r, N]`.
-            fusion: As in `shares`.
-            discard: As in `shares`.
+            fusion: As in `fractions`.
+            discard: As in `fractions`.
 
         Returns:
             `[B, r, N]`.
@@ -78,7 +78,7 @@ class AttentionMatrix(ABC):
         asked = vectors.abs().amax(dim=(0, 1)).nonzero().flatten()  # rows that count at all
         piece = max(1, PIECE // (self.images * self.heads * self.grid.tokens))
         for queries in asked.split(piece):
-            total += vectors[:, :, queries] @ self.shares(queries, fusion, discard).to(vectors.dtype)
+            total += vectors[:, :, queries] @ self.fractions(queries, fusion, discard).to(vectors.dtype)
         return total
 
 
@@ -91,11 +91,11 @@ def fuse(weights: Tensor, fusion: Fusion) -> Tensor:
     return weights.amax(dim=1) if fusion == "max" else weights.amin(dim=1)
 
 
-def discarded(weights: Tensor, share: float) -> Tensor:
-    """Set the smallest weights of each row `[..., K]` to zero, this share of them; at least one stays."""
-    if not 0 <= share < 1:
-        raise ValueError(f"discard={share} is no share of the weights; give a number from 0 to below 1.")
-    count = min(int(share * weights.shape[-1]), weights.shape[-1] - 1)
+def discarded(weights: Tensor, fraction: float) -> Tensor:
+    """Set the smallest weights of each row `[..., K]` to zero, this fraction of them; at least one stays."""
+    if not 0 <= fraction < 1:
+        raise ValueError(f"discard={fraction} is no fraction of the weights; give a number from 0 to below 1.")
+    count = min(int(fraction * weights.shape[-1]), weights.shape[-1] - 1)
     if not count:
         return weights
     return weights.scatter(-1, weights.topk(count, largest=False).indices, 0.0)
@@ -109,7 +109,7 @@ def spread(weights: Tensor, keys: Tensor | None, tokens: int) -> Tensor:
     return rows.scatter_add_(-1, keys.expand(weights.shape), weights)[..., :tokens]
 
 
-def to_shares(rows: Tensor, queries: Tensor) -> Tensor:
+def normalise_rows(rows: Tensor, queries: Tensor) -> Tensor:
     """Let rows `[B, q, N]` sum to one; one without any weight stays with its own token."""
     total = rows.sum(dim=-1, keepdim=True)
     own = torch.zeros_like(rows).scatter_(-1, queries[None, :, None].expand(len(rows), -1, 1), 1.0)
@@ -150,12 +150,12 @@ class GlobalMatrix(AttentionMatrix):
 
 
 class ReducedMatrix(AttentionMatrix):
-    """Softmax attention to keys that each stand for several patches; a key's share is divided among these.
+    """Softmax attention to keys that each stand for several patches; a key's fraction is divided among these.
 
     Args:
         queries: `[B, h, N, d]`.
         keys: `[B, h, aux + R, d]`.
-        covers: Which share of a key each token has `[aux + R, N]`; its rows sum to one.
+        covers: Which fraction of a key each token has `[aux + R, N]`; its rows sum to one.
         grid: Of the tokens.
     """
 
@@ -179,29 +179,29 @@ class WindowMatrix(AttentionMatrix):
 
     Args:
         weights: `[B or 1, windows or 1, h, slots, slots]`.
-        places: The token in each slot of each window `[windows, slots]`; `grid.tokens` for padding.
+        positions: The token in each slot of each window `[windows, slots]`; `grid.tokens` for padding.
         grid: Of the tokens.
         images: How many images there are.
         signed: Whether weights may be negative.
     """
 
-    def __init__(self, weights: Tensor, places: Tensor, grid: Grid, images: int, signed: bool = False):
+    def __init__(self, weights: Tensor, positions: Tensor, grid: Grid, images: int, signed: bool = False):
         self.grid = grid
         self.images = images
         self.heads = weights.shape[2]
         self.signed = signed
         self.weights = widened(weights)
-        self.places = places
-        slot_of = torch.zeros(grid.tokens + 1, dtype=torch.long, device=places.device)
-        slot_of[places.flatten()] = torch.arange(places.numel(), device=places.device)
+        self.positions = positions
+        slot_of = torch.zeros(grid.tokens + 1, dtype=torch.long, device=positions.device)
+        slot_of[positions.flatten()] = torch.arange(positions.numel(), device=positions.device)
         self.slot_of = slot_of  # the window and slot of each token, as one number
 
     def compact(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         slots = self.slot_of[queries]
-        window, slot = slots // self.places.shape[1], slots % self.places.shape[1]
+        window, slot = slots // self.positions.shape[1], slots % self.positions.shape[1]
         which = torch.zeros_like(window) if self.weights.shape[1] == 1 else window
         rows = self.weights[:, which, :, slot]  # [q, B or 1, h, slots]: indices come first
-        return rows.permute(1, 2, 0, 3).expand(self.images, -1, -1, -1), self.places[window]
+        return rows.permute(1, 2, 0, 3).expand(self.images, -1, -1, -1), self.positions[window]
 
 
 class KernelMatrix(AttentionMatrix):
@@ -294,7 +294,7 @@ def window_tokens(grid: Grid, size: int, shift: tuple[int, int], device: torch.d
 
 
 def cells_of_keys(grid: Grid, rows: int, columns: int, ratio: int, device: torch.device) -> Tensor:
-    """Which share of each key of a map reduced by `ratio` the tokens have: `[aux + rows * columns, N]`."""
+    """Which fraction of each key of a map reduced by `ratio` the tokens have: `[aux + rows * columns, N]`."""
     own_row = torch.arange(grid.height, device=device) // ratio
     own_column = torch.arange(grid.width, device=device) // ratio
     owner = (own_row[:, None] * columns + own_column).flatten()

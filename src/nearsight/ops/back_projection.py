@@ -13,16 +13,16 @@ class BackProjection:
         fine: Grid before the merge.
         coarse: Grid behind it.
         cells: The fine cells of each coarse one `[B or 1, coarse patches, K]`; `fine.patches` for none.
-        shares: Their shares `[B or 1, coarse patches, K]`.
+        fractions: Their fractions `[B or 1, coarse patches, K]`.
         offsets: What a deformable merge adds to its sampling places `[B, 8, rows, columns]`; None for another merge.
     """
 
-    def __init__(self, fine: Grid, coarse: Grid, cells: Tensor, shares: Tensor, offsets: Tensor | None = None):
+    def __init__(self, fine: Grid, coarse: Grid, cells: Tensor, fractions: Tensor, offsets: Tensor | None = None):
         self.fine = fine
         self.coarse = coarse
-        self.cells = torch.where(shares > 0, cells, fine.patches)
-        total = shares.sum(dim=-1, keepdim=True)
-        self.shares = shares / total.clamp(min=torch.finfo(shares.dtype).tiny)
+        self.cells = torch.where(fractions > 0, cells, fine.patches)
+        total = fractions.sum(dim=-1, keepdim=True)
+        self.fractions = fractions / total.clamp(min=torch.finfo(fractions.dtype).tiny)
         self.offsets = offsets
 
     def pull(self, vectors: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class BackProjection:
         batch, count, _ = vectors.shape
         aux, patches = vectors[..., : self.coarse.aux], vectors[..., self.coarse.aux :]
         fine = vectors.new_zeros(batch, count, self.fine.patches + 1)
-        given = patches[..., None] * self.shares[:, None].to(vectors.dtype)
+        given = patches[..., None] * self.fractions[:, None].to(vectors.dtype)
         cells = self.cells[:, None].expand(given.shape)
         fine.scatter_add_(-1, cells.flatten(2), given.flatten(2))
         return torch.cat((aux, fine[..., :-1]), dim=-1)

@@ -39,10 +39,10 @@ def deformable_2x2_summed(picture: Tensor, offsets: Tensor, weight: Tensor, bias
     dtype = wide(picture.dtype)
     with without_autocast(picture.device):
         cells = picture.permute(0, 2, 3, 1).reshape(-1, channels).to(dtype)
-        index, shares = corners(offsets.to(dtype), height, width)
+        index, fractions = corners(offsets.to(dtype), height, width)
         first = torch.arange(batch, device=picture.device).view(-1, 1, 1, 1, 1) * (height * width)  # cell of each image
         sample = F.embedding_bag(
-            (index + first).view(-1, 4), cells, per_sample_weights=shares.view(-1, 4), mode="sum"
+            (index + first).view(-1, 4), cells, per_sample_weights=fractions.view(-1, 4), mode="sum"
         ).view(batch, rows, columns, 4 * channels)
         taps = weight.to(dtype).permute(0, 2, 3, 1).flatten(1)  # [D, 4C]: a view of weights that are channels-last
         mixed = F.linear(sample, taps, None if bias is None else bias.to(dtype))
@@ -50,14 +50,14 @@ def deformable_2x2_summed(picture: Tensor, offsets: Tensor, weight: Tensor, bias
 
 
 def corners(offsets: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """The four cells around each sample of a map `height` x `width`, and their shares of it.
+    """The four cells around each sample of a map `height` x `width`, and their weights in it.
 
     Args:
         offsets: `[B, 8, rows, columns]`.
 
     Returns:
-        Index of the cell (row-major) and share, each `[B, rows, columns, 4 taps, 4 cells]`; cells outside the map have
-        no share.
+        Index of the cell (row-major) and weight, each `[B, rows, columns, 4 taps, 4 cells]`; cells outside the map have
+        none.
     """
     rows, columns = offsets.shape[2:]
     taps = torch.arange(4, device=offsets.device)
@@ -69,12 +69,12 @@ def corners(offsets: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     return index.flatten(4), (share_y[..., :, None] * share_x[..., None, :]).flatten(4)
 
 
-def around(places: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """The two cells beside each place on a line of `length` cells, and their shares: `[..., 2]` each."""
-    before = places.floor()
+def around(positions: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """The two cells beside each position on a line of `length` cells, and their weights: `[..., 2]` each."""
+    before = positions.floor()
     cells = torch.stack((before, before + 1), dim=-1)
-    shares = torch.stack((1 - (places - before), places - before), dim=-1)
-    return cells.clamp(0, length - 1).long(), shares * ((cells >= 0) & (cells < length))
+    fractions = torch.stack((1 - (positions - before), positions - before), dim=-1)
+    return cells.clamp(0, length - 1).long(), fractions * ((cells >= 0) & (cells < length))
 
 
 def deformable_2x2_torchvision(picture: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -100,8 +100,8 @@ def deformable_2x2_sampled(picture: Tensor, offsets: Tensor, weight: Tensor, bia
     y = torch.arange(2 * rows, device=picture.device)[:, None] + moves[..., 0]
     x = torch.arange(2 * columns, device=picture.device) + moves[..., 1]
     # From cells to the scale on which the map's outer edges are -1 and 1.
-    places = torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), dim=-1)
-    sample = F.grid_sample(picture, places, mode="bilinear", padding_mode="zeros", align_corners=False)
+    positions = torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), dim=-1)
+    sample = F.grid_sample(picture, positions, mode="bilinear", padding_mode="zeros", align_corners=False)
     return F.conv2d(sample, weight, bias, stride=2)
 
 
@@ -124,7 +124,7 @@ def deformable_2x2_reference(picture: Tensor, offsets: Tensor, weight: Tensor, b
     y = 2 * torch.arange(rows, device=device).view(1, 1, -1, 1) + taps // 2 + moves[:, :, 0]  # [B, 4, rows, columns]
     x = 2 * torch.arange(columns, device=device).view(1, 1, 1, -1) + taps % 2 + moves[:, :, 1]
     top, left = y.floor(), x.floor()
-    below, beside = y - top, x - left  # shares of the lower row and of the right column
+    below, beside = y - top, x - left  # fractions of the lower row and of the right column
 
     reads = []
     for down, share_y in ((0, 1 - below), (1, below)):

@@ -19,10 +19,10 @@ class ScaleWeights(NamedTuple):
 
 
 def cascade(tokens: Tensor, grid: Grid, scales: Sequence[ScaleWeights]) -> Tensor:
-    """Run the scales one behind the other, and gather their shares.
+    """Run the scales one behind the other, and gather their parts.
 
     A small image takes so little arithmetic that the steps between the kernels count: the functions are called without
-    modules around them, on views, and the shares of all scales are copied once.
+    modules around them, on views, and the parts of all scales are copied once.
 
     Args:
         tokens: `[B, aux + H*W, C]`; auxiliary tokens skip the depth-wise convolutions.
@@ -30,7 +30,7 @@ def cascade(tokens: Tensor, grid: Grid, scales: Sequence[ScaleWeights]) -> Tenso
         scales: Weights of each scale, all of the same n.
 
     Returns:
-        `[B, aux + H*W, 3, S * n]`: queries, keys and values, each with the shares of the S scales side by side.
+        `[B, aux + H*W, 3, S * n]`: queries, keys and values, each with the parts of the S scales side by side.
 
     Example:
         >>> first, second = torch.randn(6, 4), torch.randn(6, 6)
@@ -39,13 +39,13 @@ def cascade(tokens: Tensor, grid: Grid, scales: Sequence[ScaleWeights]) -> Tenso
         torch.Size([2, 21, 3, 4])
     """
     batch, length, _ = tokens.shape
-    shares = []
+    parts = []
     for depth, point, bias in scales:
         if depth is not None:
             tokens = near(tokens, grid, depth)
         tokens = F.linear(tokens, point, bias)
-        shares.append(tokens.view(batch, length, 3, -1))  # q_s, k_s, v_s
-    return torch.cat(shares, dim=-1)
+        parts.append(tokens.view(batch, length, 3, -1))  # q_s, k_s, v_s
+    return torch.cat(parts, dim=-1)
 
 
 def near(tokens: Tensor, grid: Grid, depth: Tensor) -> Tensor:

@@ -52,9 +52,9 @@ def shift_mask(height: int, width: int, size: int, shift: tuple[int, int], devic
     """Which pairs in a cyclically shifted window were neighbours before the shift: `[windows, size**2, size**2]`."""
 
     def region(length: int, offset: int) -> Tensor:
-        place = torch.arange(length, device=device)
+        position = torch.arange(length, device=device)
         # A side that does not move fits in one window, and is one region.
-        return (place >= length - size).int() + (place >= length - offset).int()
+        return (position >= length - size).int() + (position >= length - offset).int()
 
     regions = region(height, shift[0])[:, None] * 3 + region(width, shift[1])[None, :]
     regions = regions.view(height // size, size, width // size, size).transpose(1, 2).reshape(-1, size * size)

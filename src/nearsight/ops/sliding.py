@@ -108,11 +108,11 @@ class GatherOffsets(Function):
                     slope, offsets_first(everywhere, band, padded.dtype), at_offsets(grad_padded, band, ctx.kernel)
                 )
             if ctx.needs_input_grad[1]:
-                place = place_of(band, grad_weights)
-                place += (
+                region = region_of(band, grad_weights)
+                region += (
                     offset_sums(slope, at_offsets(padded, band, ctx.kernel))
                     .permute(1, 2, 3, 0, 4)
-                    .sum_to_size(place.shape)
+                    .sum_to_size(region.shape)
                 )
         return without_padding(grad_padded, ctx.kernel).to(nhwc.dtype), grad_weights.to(weights.dtype), None
 
@@ -128,7 +128,7 @@ def offsets_first(weights: Tensor, band: Band, dtype: torch.dtype) -> Tensor:
     return weights[band].permute(3, 0, 1, 2, 4).to(dtype).contiguous()
 
 
-def place_of(band: Band, weights: Tensor) -> Tensor:
+def region_of(band: Band, weights: Tensor) -> Tensor:
     """The part of `weights` `[B or 1, H or 1, W or 1, offsets, G]` that a band uses."""
     images = band.images if weights.shape[0] > 1 else slice(None)
     rows = band.rows if weights.shape[1] > 1 else slice(None)

@@ -322,7 +322,7 @@ class SharedKernel(Spatial):
 
     @property
     def kernel_kind(self) -> str:
-        return "static" if self.weight.shape[1:3] == (1, 1) else "per place"
+        return "static" if self.weight.shape[1:3] == (1, 1) else "per position"
 
     def kernels(self, tokens: Tensor, wide: Grid, grid: Grid) -> KernelMatrix:
         everywhere = self.weights_for(wide).expand(1, wide.height, wide.width, -1, -1)
@@ -335,8 +335,8 @@ class SharedKernel(Spatial):
     def resizing(self, old: Any) -> Resizing:
         def weight(weight: Tensor) -> Tensor:  # [1, H, W, kernel**2, groups]
             height, width = self.weight.shape[1:3]
-            places = resize_plane(weight[0], (height, width), "bilinear")
-            offsets = places.unflatten(2, (old.kernel, old.kernel)).movedim((2, 3), (0, 1))
+            positions = resize_plane(weight[0], (height, width), "bilinear")
+            offsets = positions.unflatten(2, (old.kernel, old.kernel)).movedim((2, 3), (0, 1))
             return resize_kernel(offsets, self.kernel).movedim((0, 1), (2, 3)).flatten(2, 3)[None]
 
         return {"weight": weight}

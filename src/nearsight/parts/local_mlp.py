@@ -59,8 +59,8 @@ class LocalMlpModule(TokenModule):
         self.shifted = part.shifted
         area = self.size**2
         rows, columns = -(-site.grid.height // self.size), -(-site.grid.width // self.size)
-        places = (1, 1) if part.share_positions else (rows, columns)
-        self.weight = nn.Parameter(torch.empty(*places, self.groups, area, area))
+        windows = (1, 1) if part.share_positions else (rows, columns)
+        self.weight = nn.Parameter(torch.empty(*windows, self.groups, area, area))
         nn.init.trunc_normal_(self.weight, std=1 / self.size)
         self.table = bias_table((2 * self.size - 1) ** 2, self.groups)
         self.value = nn.Linear(site.dim, site.dim)
@@ -93,8 +93,8 @@ class LocalMlpModule(TokenModule):
         shift = self.shift_on(grid)
         height, width = (side + missing(side, self.size) for side in (grid.height, grid.width))
         weights = self.masked_weights(height, width, shift)
-        places = window_tokens(grid, self.size, shift, tokens.device)
-        return WindowMatrix(weights[None], places, grid, len(tokens), signed=True)
+        positions = window_tokens(grid, self.size, shift, tokens.device)
+        return WindowMatrix(weights[None], positions, grid, len(tokens), signed=True)
 
     def resizing(self, old: Any) -> Resizing:
         def weight(weight: Tensor) -> Tensor:  # [rows, columns, groups, size**2, size**2]

@@ -195,12 +195,12 @@ class DeformableMergeModule(PatchMergeModule):
         nhwc = lattice(tokens, fine)
         padded = pad_to_multiple(nhwc, 2) if self.pads else nhwc
         offsets = self.offsets(padded.permute(0, 3, 1, 2)).float()
-        cells, shares = corners(offsets, padded.shape[1], padded.shape[2])  # [B, rows, columns, 4, 4]
+        cells, fractions = corners(offsets, padded.shape[1], padded.shape[2])  # [B, rows, columns, 4, 4]
         row, column = cells // padded.shape[2], cells % padded.shape[2]
         inside = (row < fine.height) & (column < fine.width)  # not on a padded row or column
         cells = row.clamp(max=fine.height - 1) * fine.width + column.clamp(max=fine.width - 1)
-        shares = shares * inside
-        return BackProjection(fine, coarse, cells.flatten(3).flatten(1, 2), shares.flatten(3).flatten(1, 2), offsets)
+        fractions = fractions * inside
+        return BackProjection(fine, coarse, cells.flatten(3).flatten(1, 2), fractions.flatten(3).flatten(1, 2), offsets)
 
     def take_over(self, weight: Tensor, bias: Tensor | None) -> Pairs:
         return [(self.conv.weight, weight), (self.conv.bias, bias)]
@@ -248,9 +248,11 @@ def read_summed(picture: Tensor, offsets: Tensor) -> Tensor:
     dtype = wide(picture.dtype)
     with without_autocast(picture.device):
         cells = picture.permute(0, 2, 3, 1).reshape(-1, channels).to(dtype)
-        index, shares = corners(offsets.to(dtype), height, width)
+        index, fractions = corners(offsets.to(dtype), height, width)
         first = torch.arange(batch, device=picture.device).view(-1, 1, 1, 1, 1) * (height * width)
-        moved = F.embedding_bag((index + first).view(-1, 4), cells, per_sample_weights=shares.view(-1, 4), mode="sum")
+        moved = F.embedding_bag(
+            (index + first).view(-1, 4), cells, per_sample_weights=fractions.view(-1, 4), mode="sum"
+        )
     nhwc = moved.view(batch, rows, columns, 2, 2, channels).transpose(2, 3).reshape(batch, height, width, channels)
     return nhwc.permute(0, 3, 1, 2).to(picture.dtype)
 
@@ -261,5 +263,5 @@ def read_sampled(picture: Tensor, offsets: Tensor) -> Tensor:
     moves = offsets.unflatten(1, (2, 2, 2)).permute(0, 4, 1, 5, 2, 3).flatten(1, 2).flatten(2, 3)  # [B, 2h, 2w, 2]
     y = torch.arange(height, device=picture.device)[:, None] + moves[..., 0]
     x = torch.arange(width, device=picture.device) + moves[..., 1]
-    places = torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), dim=-1)
-    return F.grid_sample(picture, places, mode="bilinear", padding_mode="zeros", align_corners=False)
+    positions = torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), dim=-1)
+    return F.grid_sample(picture, positions, mode="bilinear", padding_mode="zeros", align_corners=False)

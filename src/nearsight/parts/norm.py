@@ -20,7 +20,7 @@ class TokenBatchNorm(nn.Module):
 
 
 class CalibratedBatchNorm(nn.Module):
-    """Batch normalisation of tokens whose input is first moved by a learned share of its own mean over positions."""
+    """Batch normalisation of tokens whose input is first moved by a learned fraction of its own mean over positions."""
 
     def __init__(self, dim: int, eps: float = 1e-5):
         super().__init__()

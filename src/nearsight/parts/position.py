@@ -37,9 +37,9 @@ class Sinusoid(Position):
 
     def build(self, dim: int, grid: Grid) -> "PositionTable":
         with torch.device("cpu"):  # in float64, which not every device has
-            place = torch.arange(grid.tokens, dtype=torch.float64)[:, None]
+            position = torch.arange(grid.tokens, dtype=torch.float64)[:, None]
             channel = torch.arange(dim)
-            angle = place / 10000 ** (2 * (channel // 2).double() / dim)
+            angle = position / 10000 ** (2 * (channel // 2).double() / dim)
             table = torch.where(channel % 2 == 0, angle.sin(), angle.cos()).float()[None]
         return PositionTable(table.to(torch.empty(0).device), grid, "bicubic", trained=False)
 

@@ -102,14 +102,14 @@ class Life(Qkv):
     def on_linear(self, linear: nn.Linear, keeper: GridSource, q_bias: Any, v_bias: Any) -> "LifeLinear":
         self.check_preserving()
         width, scales = linear.out_features // 3, len(self.kernels)
-        share = self.scale_width or width // scales
-        if not 0 < share * scales <= width:
+        part = self.scale_width or width // scales
+        if not 0 < part * scales <= width:
             raise ValueError(
-                f"{scales} scales of {share} channels do not fit into the {width} channels of the pretrained queries; "
+                f"{scales} scales of {part} channels do not fit into the {width} channels of the pretrained queries; "
                 "give fewer kernels or a smaller scale_width."
             )
-        further = nn.ModuleList(Scale(3 * share, 3 * share, kernel, bias=False) for kernel in self.kernels[1:])
-        fade = nn.Parameter(torch.zeros(3, (scales - 1) * share))
+        further = nn.ModuleList(Scale(3 * part, 3 * part, kernel, bias=False) for kernel in self.kernels[1:])
+        fade = nn.Parameter(torch.zeros(3, (scales - 1) * part))
         return adopt(LifeLinear, linear, keeper=keeper, scales=further, fade=fade, q_bias=q_bias, v_bias=v_bias)
 
     def check_preserving(self) -> None:
@@ -146,15 +146,15 @@ class LifeModule(QkvModule):
         self.aux_key = part.aux_key
         scales: list[nn.Module] = []
         channels = dim
-        for place, kernel in enumerate(part.kernels):
-            scales.append(Scale(channels, 3 * scale_width, kernel, bias=place == 0))
+        for index, kernel in enumerate(part.kernels):
+            scales.append(Scale(channels, 3 * scale_width, kernel, bias=index == 0))
             channels = 3 * scale_width
         self.scales: Any = nn.ModuleList(scales)  # of Scale
         self.norm = nn.LayerNorm(self.width) if part.qkv_norm else None
         self.weights: list[ScaleWeights] | None = None  # of a folded module
 
     def forward(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
-        queries, keys, values = self.shares(tokens, grid).unbind(2)  # [q_1 | q_2 | ...] and so on, eq. 4
+        queries, keys, values = self.parts(tokens, grid).unbind(2)  # [q_1 | q_2 | ...] and so on, eq. 4
         if grid.aux and self.aux_key == "released":
             first = keys[:, : grid.aux, : self.width // len(self.scales)]
             keys = torch.cat((first.repeat(1, 1, len(self.scales)), keys[:, grid.aux :]), dim=1)
@@ -162,21 +162,21 @@ class LifeModule(QkvModule):
             return queries, keys, values
         return self.norm(queries), self.norm(keys), self.norm(values)
 
-    def shares(self, tokens: Tensor, grid: Grid) -> Tensor:
+    def parts(self, tokens: Tensor, grid: Grid) -> Tensor:
         """What all scales give to Q, K and V, side by side: `[B, N, 3, width]`."""
         if self.weights is not None and not torch.compiler.is_compiling():
             return cascade(tokens, grid, self.weights)
-        shares = []
+        parts = []
         for scale in self.scales:
             tokens = scale(tokens, grid)
-            shares.append(tokens.unflatten(-1, (3, -1)))  # q_s, k_s, v_s
-        return torch.cat(shares, dim=-1)
+            parts.append(tokens.unflatten(-1, (3, -1)))  # q_s, k_s, v_s
+        return torch.cat(parts, dim=-1)
 
     def take_over(self, weight: Tensor, bias: Tensor | None) -> Pairs:
         """The first scale is the layer's first n channels of Q, of K and of V."""
-        share, point = self.width // len(self.scales), self.scales[0].point
-        first = weight.unflatten(0, (3, -1))[:, :share].flatten(0, 1)
-        return [(point.weight, first), (point.bias, None if bias is None else bias.view(3, -1)[:, :share].flatten())]
+        part, point = self.width // len(self.scales), self.scales[0].point
+        first = weight.unflatten(0, (3, -1))[:, :part].flatten(0, 1)
+        return [(point.weight, first), (point.bias, None if bias is None else bias.view(3, -1)[:, :part].flatten())]
 
     def fold_in_place(self) -> None:
         if all(scale.depth is None or type(scale.depth) is nn.Conv2d for scale in self.scales):
@@ -218,11 +218,11 @@ class LifeLinear(nn.Linear):
         first = F.linear(input, self.weight, self.whole_bias())  # [..., 3C]
         tokens, grid = self.keeper.tokens(first)
         width = self.fade.shape[-1] // len(self.scales)  # n
-        share = tokens.unflatten(-1, (3, -1))[..., :width].flatten(-2)  # [B, N, 3n]
+        part = tokens.unflatten(-1, (3, -1))[..., :width].flatten(-2)  # [B, N, 3n]
         further = []
         for scale in self.scales:
-            share = scale(share, grid)
-            further.append(share.unflatten(-1, (3, -1)))
+            part = scale(part, grid)
+            further.append(part.unflatten(-1, (3, -1)))
         local = self.fade * torch.cat(further, dim=-1)  # [B, N, 3, (S-1)n]
         rest = self.out_features // 3 - width - local.shape[-1]
         return first + F.pad(local, (width, rest)).reshape(first.shape)

@@ -27,7 +27,7 @@ class Sliding(Mixer):
     Attributes:
         heads: Attention heads.
         window: Side of the window, odd.
-        relative: Learned bias per place in the window (eq. 23).
+        relative: Learned bias per position in the window (eq. 23).
         conv: None; `pre` convolves the tokens before queries and keys are made (eq. 26, 27); `post` convolves the
             logits over the window, wrapped around (eq. 25).
         conv_shared: With `pre`: one kernel for all channels (eq. 26) or one per channel (eq. 27); with `post`: one

@@ -1,7 +1,7 @@
 """The slots of the skeleton, and all that a part says about itself.
 
 A part is a frozen dataclass: a value that says what fills a slot. Its `build` makes the module that does the work. Both
-answer for themselves: the value how it is labelled, which sizes it can have and how `localize` puts it into a model
+speak for themselves: the value how it is labelled, which sizes it can have and how `localize` puts it into a model
 that exists; the module how it mixes positions, resizes, folds, and how its parameters learn. Nothing outside asks which
 part it has before it, so a new part is one file. What a part does not say has a default that is right for most.
 """
@@ -62,7 +62,7 @@ class PartModule(nn.Module):
     slow: ClassVar[tuple[str, ...]] = ()
 
     def fold_in_place(self) -> None:
-        """Take the shortest form that gives the same answers in evaluation; called once, by `fold`."""
+        """Take the shortest form that gives the same predictions in evaluation; called once, by `fold`."""
 
     def resizing(self, old: Any) -> Resizing:
         """How to change each weight of `old`, of its own type but made for another size, so that it fits here."""
@@ -86,7 +86,7 @@ class TokenModule(PartModule):
 
     @property
     def kernel_kind(self) -> str | None:
-        """What its kernels are: `static`, `per place`, `per image`, `predicted`, `attention`; None if it has none."""
+        """Kind of its kernels: `static`, `per position`, `per image`, `predicted`, `attention`; None if it has none."""
         return None
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
@@ -276,7 +276,7 @@ class Part:
 
 
 def unpreserving(part: Part) -> ValueError:
-    """The refusal of a part that can't join a pretrained model without changing its answers."""
+    """The refusal of a part that can't join a pretrained model without changing its predictions."""
     forms: dict[type, str] = {Ffn: "on_linear", Qkv: "on_linear", Mixer: "branch", Merge: "in_front"}
     slot, form = next((slot, form) for slot, form in forms.items() if isinstance(part, slot))
     parts = [kind for kind in REGISTERED.values() if issubclass(kind, slot)]

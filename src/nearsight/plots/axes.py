@@ -15,11 +15,11 @@ class Axis:
     end: float
     logarithmic: bool = False
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """Where a value stands.
 
         Example:
-            >>> Axis(0, 10, 100, 200).place(5), Axis(1, 100, 0, 2, logarithmic=True).place(10)
+            >>> Axis(0, 10, 100, 200).position(5), Axis(1, 100, 0, 2, logarithmic=True).position(10)
             (150.0, 1.0)
         """
         low, high = self.low, self.high
@@ -60,8 +60,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [value for value in every if low <= value <= high]
 
 
-def padded(values: Sequence[float], share: float = 0.08, least: float = 0.01) -> tuple[float, float]:
+def padded(values: Sequence[float], fraction: float = 0.08, least: float = 0.01) -> tuple[float, float]:
     """Smallest and largest value with some room on both sides."""
     low, high = min(values), max(values)
-    room = max((high - low) * share, least)
+    room = max((high - low) * fraction, least)
     return low - room, high + room

@@ -49,14 +49,14 @@ def class_colours(count: int, background: bool = False) -> tuple[Colour, ...]:
     """
     if background:
         return (GREY, *class_colours(max(0, count - 1)))
-    more = [spread_colour(place) for place in range(count - len(FIRST))]
+    more = [spread_colour(index) for index in range(count - len(FIRST))]
     return (*FIRST[:count], *more)
 
 
-def spread_colour(place: int) -> Colour:
+def spread_colour(index: int) -> Colour:
     """One of an endless row of colours, by hue and lightness in OKLCh."""
-    lightness = LIGHTNESS[place % len(LIGHTNESS)] + 0.04 * (place // 64 % 3 - 1)
-    return from_oklch(lightness, 0.10 + 0.03 * (place // 4 % 2), 40 + GOLDEN * place)
+    lightness = LIGHTNESS[index % len(LIGHTNESS)] + 0.04 * (index // 64 % 3 - 1)
+    return from_oklch(lightness, 0.10 + 0.03 * (index // 4 % 2), 40 + GOLDEN * index)
 
 
 def from_oklch(lightness: float, chroma: float, hue: float) -> Colour:
@@ -182,11 +182,11 @@ def title_of(name: str, score: float | None) -> str:
     return short if score is None else f"{short} {100 * score:.0f} %"
 
 
-def draw_chip(draw: ImageDraw.ImageDraw, place: Area, text: str, colour: Colour, size: int) -> None:
+def draw_chip(draw: ImageDraw.ImageDraw, area: Area, text: str, colour: Colour, size: int) -> None:
     """A text on a coloured ground."""
     pad = chip_pad(size)
-    draw.rounded_rectangle((place.left, place.top, place.right - 1, place.bottom - 1), radius=pad, fill=colour)
-    draw.text((place.left + pad + 1, place.top + pad // 2), text, font=font_for(text, size), fill=ink_on(colour))
+    draw.rounded_rectangle((area.left, area.top, area.right - 1, area.bottom - 1), radius=pad, fill=colour)
+    draw.text((area.left + pad + 1, area.top + pad // 2), text, font=font_for(text, size), fill=ink_on(colour))
 
 
 def chip_size(text: str, size: int) -> tuple[int, int]:
@@ -220,9 +220,9 @@ def add_legend(picture: Image.Image, entries: Sequence[tuple[str, Colour]], size
     page = Image.new("RGB", (picture.width, picture.height + rows * line + gap), PAGE)
     page.paste(picture)
     draw = ImageDraw.Draw(page)
-    for place, (text, colour) in enumerate(entries):
-        left = gap + (place % across) * (column + gap)
-        top = picture.height + gap // 2 + (place // across) * line
+    for index, (text, colour) in enumerate(entries):
+        left = gap + (index % across) * (column + gap)
+        top = picture.height + gap // 2 + (index // across) * line
         draw.rectangle((left, top + line // 2 - swatch // 2, left + swatch, top + line // 2 + swatch // 2), fill=colour)
         short = fit_text(text, column - swatch - size // 2, size)
         anchor = (left + swatch + size // 2, top + line // 2)
@@ -316,19 +316,19 @@ def draw_detections(
     if masks is not None and len(kinds):
         canvas = fill_masks(canvas, np.asarray(masks, dtype=bool), [colours[kind] for kind in kinds], order)
     draw = ImageDraw.Draw(canvas)
-    for place in order:
-        draw_box(draw, corners[place], colours[kinds[place]], thick, canvas.size)
+    for index in order:
+        draw_box(draw, corners[index], colours[kinds[index]], thick, canvas.size)
     important = order[::-1] if sure is None else np.argsort(-sure, kind="stable")
     placed: list[Area] = []
     lacking = False
-    for place in important:
-        text = title_of(names[kinds[place]], None if sure is None else float(sure[place]))
-        spot = place_label(corners[place], chip_size(text, size), canvas.size, placed)
+    for index in important:
+        text = title_of(names[kinds[index]], None if sure is None else float(sure[index]))
+        spot = put_label(corners[index], chip_size(text, size), canvas.size, placed)
         if spot is None:
             lacking = True
             continue
         placed.append(spot)
-        draw_chip(draw, spot, text, colours[kinds[place]], size)
+        draw_chip(draw, spot, text, colours[kinds[index]], size)
     present = sorted(set(kinds.tolist()))
     return add_legend(canvas, [(names[kind], colours[kind]) for kind in present], size) if lacking else canvas
 
@@ -336,9 +336,9 @@ def draw_detections(
 def fill_masks(canvas: Image.Image, masks: Any, colours: Sequence[Colour], order: Any) -> Image.Image:
     """The canvas with masks laid over it, small ones over large ones, and their outlines."""
     pixels = np.asarray(canvas).astype(np.float32)
-    for place in order:
-        mask = enlarge(masks[place], canvas.size)
-        colour = np.array(colours[place], dtype=np.float32)
+    for index in order:
+        mask = enlarge(masks[index], canvas.size)
+        colour = np.array(colours[index], dtype=np.float32)
         pixels[mask] += BOX_FILL * (colour - pixels[mask])
         pixels[edges(mask, 2)] = colour
     return Image.fromarray(pixels.astype(np.uint8))
@@ -354,7 +354,7 @@ def draw_box(draw: ImageDraw.ImageDraw, box: Any, colour: Colour, thick: int, si
     draw.rectangle((left, top, right, bottom), outline=colour, width=thick)
 
 
-def place_label(box: Any, chip: tuple[int, int], size: tuple[int, int], placed: Sequence[Area]) -> Area | None:
+def put_label(box: Any, chip: tuple[int, int], size: tuple[int, int], placed: Sequence[Area]) -> Area | None:
     """A free place for a label at its box and inside the picture; None if there is none."""
     for left, top in label_corners(box, chip):
         left = round(min(max(0, left), size[0] - chip[0]))
@@ -379,11 +379,11 @@ def label_corners(box: Any, chip: tuple[int, int]) -> Iterator[tuple[float, floa
     yield right, top
     yield left - width, top
     for step in range(1, STEPS):
-        share = step / STEPS
-        yield left + share * (right - left), top - height
-        yield left + share * (right - left), bottom
-        yield left, top + share * (bottom - top)
-        yield right - width, top + share * (bottom - top)
+        fraction = step / STEPS
+        yield left + fraction * (right - left), top - height
+        yield left + fraction * (right - left), bottom
+        yield left, top + fraction * (bottom - top)
+        yield right - width, top + fraction * (bottom - top)
 
 
 def draw_labels(image: Image.Image, labels: Sequence[tuple[str, float | None]]) -> Image.Image:
@@ -404,18 +404,18 @@ def draw_labels(image: Image.Image, labels: Sequence[tuple[str, float | None]]) 
     canvas = canvas.copy()
     size = letter_size(canvas)
     draw, left, top = ImageDraw.Draw(canvas), size // 2, size // 2
-    for place, (name, probability) in enumerate(labels):
+    for index, (name, probability) in enumerate(labels):
         text = title_of(name, probability)
         width, height = chip_size(text, size)
         if top + height > canvas.height:
             break
-        colour = FIRST[0] if place == 0 else GREY
+        colour = FIRST[0] if index == 0 else GREY
         draw_chip(draw, Area(left, top, left + width, top + height), text, colour, size)
         top += height + max(2, size // 5)
     return canvas
 
 
-IGNORE_INDEX = 255
+IGNORE_INDEX = 255  # class number of pixels that are not counted
 REGION_FILL = 0.6  # fraction of a class's colour over the image
 BACKGROUND = "background"
 STRIPE = 8  # pixels from line to line where nothing counts
@@ -457,10 +457,10 @@ def draw_segmentation(image: Image.Image, classes: Any, names: Sequence[str], le
         return picture
     counts = np.bincount(numbers.reshape(-1), minlength=IGNORE_INDEX + 1)
     order = [kind for kind in np.argsort(-counts, kind="stable") if counts[kind]]
-    shares = {kind: f"{100 * counts[kind] / numbers.size:.1f} %" for kind in order}
-    entries = [(f"{names[kind]} {shares[kind]}", colours[kind]) for kind in order if kind < len(names)]
-    if IGNORE_INDEX in shares:
-        entries.append((f"ignored {shares[IGNORE_INDEX]}", GREY))
+    fractions = {kind: f"{100 * counts[kind] / numbers.size:.1f} %" for kind in order}
+    entries = [(f"{names[kind]} {fractions[kind]}", colours[kind]) for kind in order if kind < len(names)]
+    if IGNORE_INDEX in fractions:
+        entries.append((f"ignored {fractions[IGNORE_INDEX]}", GREY))
     return add_legend(picture, entries, letter_size(canvas))
 
 

@@ -7,8 +7,8 @@ Example:
     ('DeiT-T', 'deit_tiny, ratio=4', 'match')
 """
 
-from .published import PAPERS, Row, rows_of
+from .published import PAPERS, PublishedRow, rows_of
 from .recipes import lightvit_formula
-from .verdicts import Verdict, judge, reproduce
+from .verdicts import RowVerdict, judge, reproduce
 
-__all__ = ["PAPERS", "Row", "Verdict", "judge", "lightvit_formula", "reproduce", "rows_of"]
+__all__ = ["PAPERS", "PublishedRow", "RowVerdict", "judge", "lightvit_formula", "reproduce", "rows_of"]

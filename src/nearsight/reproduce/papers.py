@@ -19,10 +19,20 @@ from ..models.spec import BackboneSpec
 from ..parts import BiGate, ConcatMerge, DepthWise, Global, LinearQkv, LocalityFfn, TokensToToken, Window
 from ..parts.slots import Site
 from ..retrofit import localize
-from .published import Row
-from .recipes import NOT_SHIPPED, DenseRecipe, Derived, NotBuilt, Recipe, lightvit_formula, measure, plan_dense, recipe
+from .published import PublishedRow
+from .recipes import (
+    NOT_SHIPPED,
+    BuildRecipe,
+    DenseRecipe,
+    Derived,
+    NotBuilt,
+    lightvit_formula,
+    measure,
+    plan_dense,
+    recipe,
+)
 
-QUOTED: dict[str, Recipe | NotBuilt] = {
+QUOTED: dict[str, BuildRecipe | NotBuilt] = {
     # Convolutional networks
     "ResNet-18": recipe("resnet18"),
     "ResNet-50": recipe("resnet50"),
@@ -172,12 +182,12 @@ def with_depthwise(model: nn.Module) -> nn.Module:
     return localize(model, mixer=DepthWise(), preserve=False, inplace=True)
 
 
-Plan = Recipe | DenseRecipe | Derived | NotBuilt
+Plan = BuildRecipe | DenseRecipe | Derived | NotBuilt
 HEADS = (3, 6, 12, 24)
 ACTIVATIONS = {"relu6": "relu6", "h-swish": "hswish"}
 
 
-def plan(row: Row) -> Plan:
+def plan(row: PublishedRow) -> Plan:
     """How the figures of a row are obtained."""
     if row.dense:
         return plan_dense(row)
@@ -187,7 +197,7 @@ def plan(row: Row) -> Plan:
 # LocalViT
 
 
-def plan_localvit(row: Row) -> Plan:
+def plan_localvit(row: PublishedRow) -> Plan:
     """Tables 1 to 5 and the text of LocalViT."""
     if row.table == "Text 4.3":
         return Derived("localvit_tiny with ECA minus without", eca_parameters)
@@ -230,7 +240,7 @@ LOCALVIT = {
 # LightViT
 
 
-def plan_lightvit(row: Row) -> Plan:
+def plan_lightvit(row: PublishedRow) -> Plan:
     """The tables of LightViT's section 4; the paper's FLOPs come from its release's formula."""
     if row.name in QUOTED:
         return QUOTED[row.name]
@@ -239,7 +249,7 @@ def plan_lightvit(row: Row) -> Plan:
     return replace(lightvit_variant(row), formula=lightvit_formula)
 
 
-def lightvit_variant(row: Row) -> Recipe:
+def lightvit_variant(row: PublishedRow) -> BuildRecipe:
     """A size of LightViT, or an ablation of LightViT-T."""
     setting = row.setting
     if "local_attn" in setting:
@@ -253,7 +263,7 @@ def lightvit_variant(row: Row) -> Recipe:
     return recipe({"T": "lightvit_tiny", "S": "lightvit_small", "B": "lightvit_base"}[row.name.split()[0][-1]])
 
 
-def attention_ablation(setting: Any) -> Recipe:
+def attention_ablation(setting: Any) -> BuildRecipe:
     """A row of Table 5: window or global attention, global tokens, gates."""
     gates = BiGate(channel_gate=setting["channel_attn"], spatial_gate=setting["spatial_attn"])
     options: dict[str, Any] = {"ffn": tuple(replace(gates, ratio=ratio) for ratio in (8, 4, 4))}
@@ -269,7 +279,7 @@ FOUR_STAGES = lightvit((32, 64, 128, 256), (1, 1, 6, 6), (1, 2, 4, 8), 8, ratios
 # LIT
 
 
-def plan_lit(row: Row) -> Plan:
+def plan_lit(row: PublishedRow) -> Plan:
     """Tables 1 to 5 and the text of LIT."""
     if row.table == "Text 1":
         return Derived("Global(heads=3) on 56x56 tokens of width 96", msa_layer)
@@ -278,7 +288,7 @@ def plan_lit(row: Row) -> Plan:
     return LIT.get(row.name) or QUOTED[row.name]
 
 
-def removed_attention(setting: Any) -> Recipe:
+def removed_attention(setting: Any) -> BuildRecipe:
     """PVT-S with spatial reduction, or with full attention that is removed in the first stages."""
     if setting["attention"] == "SRA":
         return recipe("pvt_small")
@@ -309,7 +319,7 @@ LIT = {
 # Dynamic depth-wise convolution
 
 
-def plan_dwconv(row: Row) -> Plan:
+def plan_dwconv(row: PublishedRow) -> Plan:
     """Classification tables and text of the dwconv paper."""
     if row.table == "Table 4":
         return shared_weights(row.setting)
@@ -323,7 +333,7 @@ def plan_dwconv(row: Row) -> Plan:
     return named or QUOTED[row.name]
 
 
-def shared_weights(setting: Any) -> Recipe:
+def shared_weights(setting: Any) -> BuildRecipe:
     """A row of Table 4: weights shared over channels, over positions, or both."""
     channels, positions = setting["share_channels"], setting["share_positions"]
     if setting["family"] == "Local MLP":
@@ -332,7 +342,7 @@ def shared_weights(setting: Any) -> Recipe:
     return recipe("dwnet_tiny", mixer=tuple(shared))
 
 
-def at_384(row: Row) -> Recipe:
+def at_384(row: PublishedRow) -> BuildRecipe:
     """A row of Table 14: fine-tuned at 384 pixels with windows or kernels of 7 or 12."""
     window = row.setting["window"]
     if row.name.startswith("Swin"):
@@ -349,7 +359,7 @@ def reduction(ours: str, host: str) -> dict[str, float]:
     }
 
 
-def depthwise_share() -> dict[str, float]:
+def depthwise_fraction() -> dict[str, float]:
     """Percent of DW-Conv.-T's multiply-adds that its depth-wise convolutions make."""
     spec = MODELS["dwnet_tiny"]
     sides = (56, 28, 14, 7)
@@ -390,14 +400,14 @@ DWCONV: dict[tuple[str, str], Plan] = {
     ),
     ("Text 3.4", "Swin-T without relative position bias (quoted)"): recipe("swin_tiny", relative=False),
     ("Text G", "share of depth-wise conv in total computation"): Derived(
-        "depth-wise convolutions of dwnet_tiny", depthwise_share
+        "depth-wise convolutions of dwnet_tiny", depthwise_fraction
     ),
 }
 
 # LIFE
 
 
-def plan_life(row: Row) -> Plan:
+def plan_life(row: PublishedRow) -> Plan:
     """Tables 1, 4 and 5 and the text of LIFE; its parameter columns have 100 classes."""
     if row.table == "Table 4":
         qkv = {"none": "linear", "3": "life_one_scale", "1,3,5": "life"}[row.setting["kernels"]]
@@ -407,7 +417,7 @@ def plan_life(row: Row) -> Plan:
     return LIFE.get(row.name) or QUOTED[row.name]
 
 
-def hundred_classes(model: str, image_size: int = 224) -> Recipe:
+def hundred_classes(model: str, image_size: int = 224) -> BuildRecipe:
     """A model as in Tables 1 and 5."""
     return recipe(model, image_size, num_classes=100)
 
@@ -425,7 +435,7 @@ LIFE = {
     "Swinv2-T-LIFE": hundred_classes("swinv2_tiny_life", 256),
 }
 
-PAPER_PLANS: dict[str, Callable[[Row], Plan]] = {
+PAPER_PLANS: dict[str, Callable[[PublishedRow], Plan]] = {
     "localvit": plan_localvit,
     "lightvit": plan_lightvit,
     "lit": plan_lit,

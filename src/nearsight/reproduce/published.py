@@ -26,7 +26,7 @@ COSTS = (
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """A line of a table, or a figure of the text.
 
     Attributes:
@@ -61,16 +61,18 @@ class Row:
 
 
 @cache
-def published_rows() -> tuple[Row, ...]:
+def published_rows() -> tuple[PublishedRow, ...]:
     """All rows, in the order of the papers."""
     records = json.loads(files(__package__).joinpath("published.json").read_text(encoding="utf-8"))
     return tuple(
-        Row(number, r["paper"], r["table"], r["row"], r["own"], r["setting"], r["printed"], r.get("anomaly", ""))
+        PublishedRow(
+            number, r["paper"], r["table"], r["row"], r["own"], r["setting"], r["printed"], r.get("anomaly", "")
+        )
         for number, r in enumerate(records, 1)
     )
 
 
-def rows_of(paper: str | None) -> tuple[Row, ...]:
+def rows_of(paper: str | None) -> tuple[PublishedRow, ...]:
     """The rows of one paper, or all of them for None."""
     if paper is not None and paper not in PAPERS:
         raise ValueError(f"There is no paper {paper!r} here; choose one of {', '.join(PAPERS)}, or none for all five.")

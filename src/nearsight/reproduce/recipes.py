@@ -25,11 +25,11 @@ from ..models.registry import create_from_spec
 from ..models.spec import Layer
 from ..ops.flops import macs_hook
 from ..parts import BiGate, GatherBroadcast, Global, ResidualMerge
-from .published import Row
+from .published import PublishedRow
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCost:
     """What a recipe costs.
 
     Attributes:
@@ -42,7 +42,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class BuildRecipe:
     """A model that `create_model` builds, at one image size.
 
     Attributes:
@@ -77,11 +77,11 @@ class Recipe:
                 model = timm.create_model(self.model, **dict(self.options))
             return self.change(model) if self.change else model
 
-    def measure(self) -> Measured:
+    def measure(self) -> MeasuredCost:
         """Count the model."""
         model = self.build()
         formula = self.formula(model.spec, self.image_size) if self.formula else None  # type: ignore[arg-type]
-        return Measured(count(model, self.image_size), formula)
+        return MeasuredCost(count(model, self.image_size), formula)
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class Derived:
 NOT_SHIPPED = NotBuilt("neither timm nor torchvision ships it")
 
 
-def recipe(model: str, image_size: int = 224, **options: Any) -> Recipe:
+def recipe(model: str, image_size: int = 224, **options: Any) -> BuildRecipe:
     """A recipe from keyword options."""
-    return Recipe(model, tuple(sorted(options.items())), image_size)
+    return BuildRecipe(model, tuple(sorted(options.items())), image_size)
 
 
 class Countable(Hashable, Protocol):
@@ -114,13 +114,13 @@ class Countable(Hashable, Protocol):
         """What is counted, on the meta device."""
         ...
 
-    def measure(self) -> Measured:
+    def measure(self) -> MeasuredCost:
         """Count it."""
         ...
 
 
 @cache
-def measure(what: Countable) -> Measured:
+def measure(what: Countable) -> MeasuredCost:
     """Count a recipe, once."""
     return what.measure()
 
@@ -235,9 +235,9 @@ class DenseRecipe:
                 backbone = apply_options(self.backbone, spec, options)
             return OnePass(DenseModel(DenseSpec(backbone, self.head), self.num_classes), self.helper)
 
-    def measure(self) -> Measured:
+    def measure(self) -> MeasuredCost:
         """Count the model."""
-        return Measured(survey(self).cost)
+        return MeasuredCost(survey(self).cost)
 
 
 NORMS = ("native_layer_norm", "native_batch_norm", "_native_batch_norm_legit", "native_group_norm")
@@ -274,7 +274,7 @@ class ElementwiseCounter(TorchDispatchMode):
 
 
 @dataclass(frozen=True)
-class Survey:
+class CostBreakdown:
     """What one image costs, taken apart.
 
     Attributes:
@@ -289,7 +289,7 @@ class Survey:
 
 
 @cache
-def survey(what: DenseRecipe) -> Survey:
+def survey(what: DenseRecipe) -> CostBreakdown:
     """Count a recipe in one pass, once."""
     model = what.build().eval()
     images = torch.empty(1, 3, *what.image_size, device="meta")
@@ -303,7 +303,7 @@ def survey(what: DenseRecipe) -> Survey:
         buffers=sum(b.numel() for b in model.buffers()),
         macs=products.flops // 2 + sum(reported),
     )
-    return Survey(cost, batched.flops // 2, elements.total)
+    return CostBreakdown(cost, batched.flops // 2, elements.total)
 
 
 class BatchedProducts(ProductCounter):
@@ -337,8 +337,8 @@ class OnePass(nn.Module):
                 self.judge_regions(head, maps)
             case DetrModule():
                 sizes = [tuple(images.shape[-2:])] * len(images)
-                for found in head.decode(maps[-1], head.valid_places(maps[-1], sizes)):  # type: ignore[arg-type]
-                    head.answer(found)
+                for found in head.decode(maps[-1], head.valid_positions(maps[-1], sizes)):  # type: ignore[arg-type]
+                    head.prediction(found)
             case Segmenter():
                 head.classify(maps)
                 if self.helper and isinstance(head, UperNetModule) and head.helper is not None:
@@ -395,7 +395,7 @@ BACKBONES = {
 }
 
 
-def plan_dense(row: Row) -> DenseRecipe:
+def plan_dense(row: PublishedRow) -> DenseRecipe:
     """A row of LightViT's Table 4, LIT's Tables 6 to 8, the dwconv paper's Tables 3 and 11, LIFE's Tables 2 and 3."""
     head, size = HEADS[row.setting["head"]]
     name = BACKBONES[row.setting.get("backbone", row.name)]

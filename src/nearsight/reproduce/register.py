@@ -18,8 +18,8 @@ from ..parts import SpatialReduction
 from ..parts.gates import BiDimensionalGate
 from ..parts.tokens_to_token import PerformerLayer
 from .papers import Plan
-from .published import Row, published_rows
-from .recipes import Countable, DenseRecipe, ElementwiseCounter, Recipe, measure, recipe, survey
+from .published import PublishedRow, published_rows
+from .recipes import BuildRecipe, Countable, DenseRecipe, ElementwiseCounter, measure, recipe, survey
 
 UNITS = {"params_m": 1e6, "flops_g": 1e9, "gmacs": 1e9}
 
@@ -36,7 +36,7 @@ class Figure:
         plan: How ours was obtained.
     """
 
-    row: Row
+    row: PublishedRow
     key: str
     printed: str
     ours: float
@@ -88,7 +88,7 @@ def between(printed: str, low: float, high: float) -> bool:
 
 
 @cache
-def elementwise(what: Recipe | DenseRecipe) -> int:
+def elementwise(what: BuildRecipe | DenseRecipe) -> int:
     """Element-wise operations of a recipe's model on one image."""
     if isinstance(what, DenseRecipe):
         return survey(what).elementwise
@@ -99,14 +99,14 @@ def elementwise(what: Recipe | DenseRecipe) -> int:
     return counter.total
 
 
-def build_backbone(what: Recipe) -> Backbone:
+def build_backbone(what: BuildRecipe) -> Backbone:
     """The model of a recipe that is one of ours."""
     model = what.build()
     assert isinstance(model, Backbone)
     return model
 
 
-def unreduced_keys(what: Recipe) -> int:
+def unreduced_keys(what: BuildRecipe) -> int:
     """Multiply-adds of a PVT when attention is counted between all pairs of tokens, as if keys were not reduced."""
     extra = 0
     tokens = (what.image_size // 4) ** 2
@@ -118,7 +118,7 @@ def unreduced_keys(what: Recipe) -> int:
     return measure(what).cost.macs + extra
 
 
-def without_class_token(what: Recipe) -> int:
+def without_class_token(what: BuildRecipe) -> int:
     """Multiply-adds of a ViT or DeiT whose class token is left out."""
     size = what.image_size
     if what.model.startswith("deit"):
@@ -126,19 +126,19 @@ def without_class_token(what: Recipe) -> int:
     return measure(recipe(what.model, size, class_token=False, global_pool="avg")).cost.macs
 
 
-def without_classifier(what: Recipe) -> int:
+def without_classifier(what: BuildRecipe) -> int:
     """Parameters without the last layer."""
     return measure(replace(what, options=(*what.options, ("num_classes", 0)))).cost.parameters
 
 
-def with_gate_norms(what: Recipe) -> int:
+def with_gate_norms(what: BuildRecipe) -> int:
     """Parameters of a LightViT without gates whose gates' norms stayed behind."""
     norms = 2 * sum(stage.dim * stage.depth for stage in build_backbone(what).spec.stages)
     assert not any(isinstance(module, BiDimensionalGate) for module in what.build().modules())
     return measure(what).cost.parameters + norms
 
 
-def without_performer_products(what: Recipe) -> int:
+def without_performer_products(what: BuildRecipe) -> int:
     """Multiply-adds of a T2T-ViT for a counter that does not see the products inside its performer layers."""
     model = build_backbone(what)
     hidden, tokens = 0, (what.image_size // 4) ** 2
@@ -150,7 +150,7 @@ def without_performer_products(what: Recipe) -> int:
     return measure(what).cost.macs - hidden
 
 
-def without_modules(what: Recipe, *names: str) -> int:
+def without_modules(what: BuildRecipe, *names: str) -> int:
     """Multiply-adds of a model without some of its modules."""
     model = what.build().eval()
     images = torch.empty(1, 3, what.image_size, what.image_size, device="meta")
@@ -189,7 +189,7 @@ class Cover:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class RegisterEntry:
     """An entry of the register.
 
     Attributes:
@@ -211,7 +211,7 @@ def counted(other: Callable[[Any], int]) -> Callable[[Figure], bool]:
     """The figure comes out with another way to count."""
 
     def test(figure: Figure) -> bool:
-        return isinstance(figure.plan, Recipe | DenseRecipe) and agrees(
+        return isinstance(figure.plan, BuildRecipe | DenseRecipe) and agrees(
             figure.printed, other(figure.plan) / figure.unit
         )
 
@@ -223,9 +223,9 @@ def printed_as(way: Callable[[str, float], bool]) -> Callable[[Figure], bool]:
     return lambda figure: way(figure.printed, figure.ours)
 
 
-def within(share: float) -> Callable[[Figure], bool]:
-    """Ours is off by no more than a share of the printed figure."""
-    return lambda figure: abs(figure.ours - float(figure.printed)) <= share * float(figure.printed)
+def within(fraction: float) -> Callable[[Figure], bool]:
+    """Ours is off by no more than a fraction of the printed figure."""
+    return lambda figure: abs(figure.ours - float(figure.printed)) <= fraction * float(figure.printed)
 
 
 def products(what: Countable) -> int:
@@ -237,7 +237,7 @@ def elementwise_between(count: Callable[[Any], int] = products) -> Callable[[Fig
     """The figure lies between a count of products and that count plus all element-wise work."""
 
     def test(figure: Figure) -> bool:
-        assert isinstance(figure.plan, Recipe | DenseRecipe)
+        assert isinstance(figure.plan, BuildRecipe | DenseRecipe)
         low = count(figure.plan)
         return between(figure.printed, low / 1e9, (low + elementwise(figure.plan)) / 1e9)
 
@@ -249,12 +249,12 @@ def formula(what: Countable) -> int:
     return measure(what).formula or 0
 
 
-def formula_with_one_token(what: Recipe) -> int:
+def formula_with_one_token(what: BuildRecipe) -> int:
     """The same with a single global token."""
     return formula(replace(what, options=(("aux", 1),)))
 
 
-def padded_swin(what: Recipe) -> int:
+def padded_swin(what: BuildRecipe) -> int:
     """Swin whose output projection also works on the padding, as in Swin's code."""
     return measure(PADDED_SWIN).cost.macs
 
@@ -270,7 +270,7 @@ def from_rounded_figures(figure: Figure) -> bool:
 
 def cut_without_classifier(figure: Figure) -> bool:
     """The parameters without the last layer, cut."""
-    assert isinstance(figure.plan, Recipe)
+    assert isinstance(figure.plan, BuildRecipe)
     return truncates(figure.printed, without_classifier(figure.plan) / 1e6)
 
 
@@ -335,14 +335,14 @@ def in_excess(low: float, high: float) -> Callable[[Figure], bool]:
 
 
 DENSE_REGISTER = (
-    Explanation(
+    RegisterEntry(
         9,
         "101 M and 493 G are not ResNet-101's (63.4 M, 335 G) but those of ResNeXt-101 (64x4d): 491.4 G, 495.6 G with "
         "all element-wise work, and 101.9 M where the first stage, which is frozen, is not counted.",
         (Cover("lightvit", ("params_m", "flops_g"), ("ResNet-101",), ("Table 4",)),),
         resnext,
     ),
-    Explanation(
+    RegisterEntry(
         25,
         "LIFE's detectors and segmenters are printed with 3.7 to 4.8 M parameters more than backbone, DETR or linear "
         "layer have, at no more multiply-adds. The steps between rows come out: +1.18 M for EncDec-Linear, +0.07 M "
@@ -355,35 +355,35 @@ DENSE_REGISTER = (
         in_excess(3.65, 4.85),
         cause=False,
     ),
-    Explanation(
+    RegisterEntry(
         45,
         "mmdetection's counter does not see the products inside attention and counts some element-wise work: the "
         "figure lies between our count without those products and that with all element-wise work.",
         (Cover("lightvit", MACS, tables=("Table 4",)),),
         elementwise_between(without_attention),
     ),
-    Explanation(
+    RegisterEntry(
         46,
         "Rounded up: LIT-S has 38.1 M with RetinaNet and 47.5 M with Mask R-CNN. LIT's other rows in Tables 6 to 8 "
         "come out rounded up as well as rounded.",
         (Cover("lit", PARAMS, ("LIT-S",), ("Table 6", "Table 7")),),
         printed_as(rounds_up),
     ),
-    Explanation(
+    RegisterEntry(
         47,
         "The release pads maps to multiples of 7 before its spatial part, and its counter takes element-wise work. The "
         "figure lies between our count and that with padding, element-wise work and UPerNet's helper.",
         (Cover("dwconv", MACS, DW_ROWS, ("Table 3", "Table 11")),),
         depthwise_range,
     ),
-    Explanation(
+    RegisterEntry(
         48,
         "Swin's code projects the padding of its windows too. The figure lies between our count and that of timm's "
         "Swin with element-wise work and UPerNet's helper.",
         (Cover("dwconv", MACS, ("Swin-T", "Swin-B"), ("Table 3", "Table 11")),),
         swin_range,
     ),
-    Explanation(
+    RegisterEntry(
         49,
         "986 G for Swin-B with Cascade Mask R-CNN: our count is 977.4 G, 981.3 G with the padding of windows, 985.1 G "
         "with all element-wise work; Swin's authors print 982. No further work was found that a counter could take.",
@@ -395,14 +395,14 @@ DENSE_REGISTER = (
 
 
 REGISTER = (
-    Explanation(
+    RegisterEntry(
         2,
         "PVT-T and LocalViT-PVT: attention was counted between all pairs of tokens, as if PVT did not reduce its "
         "keys; our models counted that way give 4.74 G and 4.79 G, against 1.93 G and 1.98 G with reduced keys.",
         (Cover("localvit", MACS, ("PVT-T", "LocalViT-PVT")),),
         counted(unreduced_keys),
     ),
-    Explanation(
+    RegisterEntry(
         7,
         "LightViT's FLOPs come from a formula in its release that counts the products of window attention 49 times "
         "too low and leaves out a projection of the global tokens; the figure is that of the formula, the true "
@@ -410,13 +410,13 @@ REGISTER = (
         (Cover("lightvit", MACS),),
         counted(formula),
     ),
-    Explanation(
+    RegisterEntry(
         10,
         "LightViT Table 6 without global tokens: the release's formula gives 0.67 G; it gives 0.68 G with one token.",
         (Cover("lightvit", MACS, ("0 global tokens",)),),
         counted(formula_with_one_token),
     ),
-    Explanation(
+    RegisterEntry(
         10,
         "LightViT Table 5, rows in between: tried with unchanged widths (8.99 M and 0.720 G by the formula; 9.25 "
         "M). No part was found that is missing in these rows alone.",
@@ -424,7 +424,7 @@ REGISTER = (
         within(0.1),
         cause=False,
     ),
-    Explanation(
+    RegisterEntry(
         11,
         "LightViT prints 4.9 G for Swin-T, the other papers 4.5 G; our count is 4.49 G, 4.57 G with all "
         "element-wise work.",
@@ -432,27 +432,27 @@ REGISTER = (
         within(0.1),
         cause=False,
     ),
-    Explanation(
+    RegisterEntry(
         14,
         "LIT prints parameters cut to whole millions, not rounded.",
         (Cover("lit", PARAMS),),
         printed_as(truncates),
     ),
-    Explanation(
+    RegisterEntry(
         14,
         "LIT-M and LIT-B: the count without the classifier, cut to whole millions (48.6 and 86.3; with it 49.4 and "
         "87.3).",
         (Cover("lit", PARAMS, ("LIT-M", "LIT-B")),),
         cut_without_classifier,
     ),
-    Explanation(
+    RegisterEntry(
         19,
         "Table 13 of the dwconv paper prints 2.8 G for Twins-SVT-S, its Table 6 prints 2.9 G for the same model; "
         "our count is 2.93 G.",
         (Cover("dwconv", MACS, ("SVT-S",)),),
         lambda figure: agrees("2.9", figure.ours),
     ),
-    Explanation(
+    RegisterEntry(
         20,
         "The dwconv paper's figure fits a counter that takes element-wise work too (biases, norms, activations, "
         "softmax): it lies between our count of products and that count plus all such work. Which of it was counted "
@@ -460,7 +460,7 @@ REGISTER = (
         (Cover("dwconv", MACS),),
         elementwise_between(),
     ),
-    Explanation(
+    RegisterEntry(
         23,
         "LIFE prints 27.72 M and 27.88 M for Swinv2-T without and with LIFE, 0.06 to 0.08 M above our counts with "
         "100 classes. Tried: Swin v2's buffers of relative positions (+0.055 M) and a key bias (+0.004 M), norms of "
@@ -470,7 +470,7 @@ REGISTER = (
         within(0.004),
         cause=False,
     ),
-    Explanation(
+    RegisterEntry(
         26,
         "The figure fits a counter that takes element-wise work too (biases, norms, activations, softmax): it lies "
         "between our count of products and that count plus one operation for each such element, five for a norm or "
@@ -483,7 +483,7 @@ REGISTER = (
         ),
         elementwise_between(),
     ),
-    Explanation(
+    RegisterEntry(
         27,
         "Comes out when rounded twice, first to one digit more: 24.486 to 24.5 to 25.",
         (
@@ -493,19 +493,19 @@ REGISTER = (
         ),
         printed_as(rounds_twice),
     ),
-    Explanation(
+    RegisterEntry(
         28,
         "Cut, not rounded.",
         (Cover("dwconv", PARAMS, ("ViT-B/16", "DeiT-B", "DW Conv. SC=True SP=True")),),
         printed_as(truncates),
     ),
-    Explanation(
+    RegisterEntry(
         29,
         "Counted without the class token: 576 tokens at 384 pixels, 196 at 224, give 55.4, 190.7 and 17.5 G.",
         (Cover("dwconv", MACS, ("ViT-B/16", "ViT-L/16", "DeiT-B")), Cover("lit", MACS, ("DeiT-B",))),
         counted(without_class_token),
     ),
-    Explanation(
+    RegisterEntry(
         30,
         "307 M for ViT-L/16 is quoted; timm's model has 304.7 M at 384 pixels, 303.7 M without classifier. Neither "
         "another image size nor a pre-classifier layer of 1024 x 1024 (+1.05 M) gives 307.",
@@ -513,13 +513,13 @@ REGISTER = (
         within(0.01),
         cause=False,
     ),
-    Explanation(
+    RegisterEntry(
         31,
         "A whole number from another table, printed with a zero behind the point: RegNetY-4G has 20.65 M.",
         (Cover("lightvit", PARAMS, ("RegNetY-4G",)),),
         whole_number,
     ),
-    Explanation(
+    RegisterEntry(
         32,
         "Rounded up: Swin-T has 28.3 M (28 in other tables), gMLP-S 19.4 M.",
         (
@@ -529,7 +529,7 @@ REGISTER = (
         ),
         printed_as(rounds_up),
     ),
-    Explanation(
+    RegisterEntry(
         33,
         "6.9 M for MobileNetV2 (1.4) is quoted; timm's model with the last layer widened to 1792 channels has 6.11 "
         "M, and its multiply-adds agree.",
@@ -537,7 +537,7 @@ REGISTER = (
         within(0.12),
         cause=False,
     ),
-    Explanation(
+    RegisterEntry(
         34,
         "MobileViT: 0.7 and 1.1 G are quoted; our counts are 1.03 and 2.00 G at 256 pixels, 0.77 and 1.52 G at 224. "
         "The convolutions alone make 0.61 and 1.09 G at 256 pixels, which fits the larger model only.",
@@ -545,7 +545,7 @@ REGISTER = (
         within(0.85),
         cause=False,
     ),
-    Explanation(
+    RegisterEntry(
         35,
         "PVTv2-B0 and B1: 3.4 and 13.1 M are quoted; timm's models have 3.67 and 14.01 M, and their multiply-adds "
         "agree. Without classifier B0 has 3.41 M, but B1 13.50 M.",
@@ -553,7 +553,7 @@ REGISTER = (
         within(0.08),
         cause=False,
     ),
-    Explanation(
+    RegisterEntry(
         36,
         "46 and 189 M for Mixer-B/16 and L/16 are quoted; timm's models have 59.9 and 208.2 M. The channel-mixing "
         "layers alone make 56.6 and 201.3 M, so the figures belong to another configuration.",
@@ -561,7 +561,7 @@ REGISTER = (
         within(0.31),
         cause=False,
     ),
-    Explanation(
+    RegisterEntry(
         37,
         "HRNet: 4.0, 8.3 and 16.1 G come out of timm's models when the stem and the second stage are left out "
         "(full: 4.28, 8.92 and 17.28 G). That is a fit to three figures, not a known cause.",
@@ -569,7 +569,7 @@ REGISTER = (
         counted(lambda what: without_modules(what, "conv1", "conv2", "stage2")),
         cause=False,
     ),
-    Explanation(
+    RegisterEntry(
         38,
         "LightViT with four stages: widths and blocks are not printed. Ours adds a stage of one block at stride 4 "
         "and keeps one at stride 8, which gives the printed FLOPs by the formula and 9.30 M. First widths of 24 to "
@@ -578,7 +578,7 @@ REGISTER = (
         within(0.02),
         cause=False,
     ),
-    Explanation(
+    RegisterEntry(
         39,
         "LightViT without overlapping patch embedding: how it embeds is not printed. A plain 8x8 embedding gives "
         "9.37 M and 0.709 G by the formula; a 16x16 kernel at stride 8 would give 9.41 M and 0.738 G. No single "
@@ -587,34 +587,34 @@ REGISTER = (
         within(0.05),
         cause=False,
     ),
-    Explanation(
+    RegisterEntry(
         40,
         "LightViT Table 5, windows alone: 7.947 M; the norms of the gates, if they stayed without the gates, make "
         "it 7.952 M, which prints as 8.0.",
         (Cover("lightvit", PARAMS, ("local",)),),
         counted(with_gate_norms),
     ),
-    Explanation(
+    RegisterEntry(
         41,
         "Swin with 7x7 windows at 384 pixels pads its maps. In Swin's code the output projection works on the "
         "padding too (14.30 G), here it does not (14.04 G); the rest is element-wise work.",
         (Cover("dwconv", MACS, ("Swin 7x7",)),),
         elementwise_between(padded_swin),
     ),
-    Explanation(
+    RegisterEntry(
         42,
         "The percentages are those of the rounded figures in Table 2, cut after one digit: 1 - 24/28, 1 - 3.8/4.5.",
         (Cover("dwconv", ("params_reduction_pct", "flops_reduction_pct")),),
         from_rounded_figures,
     ),
-    Explanation(
+    RegisterEntry(
         43,
         "The counter did not see the products inside T2T-ViT's performer layers (0.032 G) but counted some "
         "element-wise work.",
         (Cover("life", MACS, ("T2T-ViT-12", "T2T-ViT-12-LIFE")),),
         elementwise_between(without_performer_products),
     ),
-    Explanation(
+    RegisterEntry(
         44,
         "T2T-ViT-12-LIFE: built from the text (width 252) it has 6.56 M, 6.62 M with its fixed position table and "
         "random features; 6.59 is printed. Another 3x3 depth-wise convolution in front of the first scale would "
@@ -627,7 +627,7 @@ REGISTER = (
 )
 
 
-def explain(figure: Figure) -> Explanation | None:
+def explain(figure: Figure) -> RegisterEntry | None:
     """The first entry that covers a figure and whose test it passes."""
     for entry in REGISTER:
         if any(cover.holds(figure) for cover in entry.covers) and entry.test(figure):

@@ -12,15 +12,15 @@ from rich.text import Text
 
 from ..models import MODELS, BackboneSpec
 from .papers import plan
-from .published import PAPERS, Row, rows_of
-from .recipes import DenseRecipe, Derived, Measured, NotBuilt, Recipe, measure
-from .register import REGISTER, UNITS, Explanation, Figure, agrees, explain
+from .published import PAPERS, PublishedRow, rows_of
+from .recipes import BuildRecipe, DenseRecipe, Derived, MeasuredCost, NotBuilt, measure
+from .register import REGISTER, UNITS, Figure, RegisterEntry, agrees, explain
 
 Status = Literal["match", "explained", "not built", "no figures", "differs"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RowVerdict:
     """What became of a row.
 
     Attributes:
@@ -35,12 +35,12 @@ class Verdict:
         reason: Why there is no model.
     """
 
-    row: Row
+    row: PublishedRow
     status: Status
     built: str = ""
-    measured: Measured | None = None
+    measured: MeasuredCost | None = None
     figures: tuple[Figure, ...] = ()
-    entries: tuple[Explanation | None, ...] = ()
+    entries: tuple[RegisterEntry | None, ...] = ()
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Verdict:
         }
 
 
-def reproduce(paper: str | None = None) -> list[Verdict]:
+def reproduce(paper: str | None = None) -> list[RowVerdict]:
     """Build and count what every row of a paper describes.
 
     Args:
@@ -81,27 +81,29 @@ def reproduce(paper: str | None = None) -> list[Verdict]:
     return [judge(row) for row in rows_of(paper)]
 
 
-def judge(row: Row) -> Verdict:
+def judge(row: PublishedRow) -> RowVerdict:
     """The verdict on one row."""
     what = plan(row)
     match what:
         case NotBuilt():
-            return Verdict(row, "not built", reason=what.reason)
+            return RowVerdict(row, "not built", reason=what.reason)
         case Derived():
-            return compare(row, Verdict(row, "no figures", what.what), what.figures(), what)
-        case Recipe() | DenseRecipe():
+            return compare(row, RowVerdict(row, "no figures", what.what), what.figures(), what)
+        case BuildRecipe() | DenseRecipe():
             measured = measure(what)
             cost = measured.cost
             ours = {key: (cost.parameters if key == "params_m" else cost.macs) / unit for key, unit in UNITS.items()}
-            return compare(row, Verdict(row, "no figures", str(what), measured), ours, what)
+            return compare(row, RowVerdict(row, "no figures", str(what), measured), ours, what)
 
 
-def compare(row: Row, base: Verdict, ours: dict[str, float], what: Recipe | DenseRecipe | Derived) -> Verdict:
+def compare(
+    row: PublishedRow, base: RowVerdict, ours: dict[str, float], what: BuildRecipe | DenseRecipe | Derived
+) -> RowVerdict:
     """Put our figures beside those printed."""
     figures = tuple(Figure(row, key, printed, ours[key], what) for key, printed in row.costs.items())
     if not figures:
-        status: Status = "match" if isinstance(what, Recipe) and same_architecture(row, what) else "no figures"
-        return Verdict(row, status, base.built, base.measured)
+        status: Status = "match" if isinstance(what, BuildRecipe) and same_architecture(row, what) else "no figures"
+        return RowVerdict(row, status, base.built, base.measured)
     fits = [agrees(figure.printed, figure.ours) for figure in figures]
     entries = tuple(None if fit else explain(figure) for fit, figure in zip(fits, figures, strict=True))
     if all(fits):
@@ -109,16 +111,16 @@ def compare(row: Row, base: Verdict, ours: dict[str, float], what: Recipe | Dens
     else:
         known = all(fit or entry for fit, entry in zip(fits, entries, strict=True))
         status = "explained" if known else "differs"
-    return Verdict(row, status, base.built, base.measured, figures, entries)
+    return RowVerdict(row, status, base.built, base.measured, figures, entries)
 
 
-def same_architecture(row: Row, what: Recipe) -> bool:
+def same_architecture(row: PublishedRow, what: BuildRecipe) -> bool:
     """Whether a row of an architecture table prints the stages of our model."""
     spec = MODELS.get(what.model)
     return "blocks" in row.setting and spec is not None and architecture(spec).items() >= printed_stages(row).items()
 
 
-def printed_stages(row: Row) -> dict[str, Any]:
+def printed_stages(row: PublishedRow) -> dict[str, Any]:
     """What an architecture table prints of the stages."""
     known = ("channels", "blocks", "heads", "heads_stage3_4", "global_tokens", "expansion")
     return {key: row.setting[key] for key in known if row.setting.get(key) is not None}
@@ -143,14 +145,14 @@ SHADES = {"match": "green", "explained": "yellow", "differs": "red"}
 STATUSES: tuple[Status, ...] = ("match", "explained", "not built", "no figures", "differs")
 
 
-def to_json(verdicts: Iterable[Verdict]) -> str:
+def to_json(verdicts: Iterable[RowVerdict]) -> str:
     """Verdicts and the explanations they refer to."""
     verdicts = list(verdicts)
     entries = [{"number": e.number, "cause_known": e.cause, "text": e.text} for e in used(verdicts)]
     return json.dumps({"rows": [v.to_json() for v in verdicts], "explanations": entries}, indent=1, ensure_ascii=False)
 
 
-def print_table(verdicts: Sequence[Verdict], console: Console | None = None) -> None:
+def print_table(verdicts: Sequence[RowVerdict], console: Console | None = None) -> None:
     """Print a table for each paper, the explanations used, and the totals."""
     console = console or Console()
     for paper, title in PAPERS.items():
@@ -174,10 +176,10 @@ def print_table(verdicts: Sequence[Verdict], console: Console | None = None) -> 
 
 def without_built(cells: Sequence[str]) -> list[str]:
     """The cells that fit into a terminal; JSON and the page also say what was built."""
-    return [cell for place, cell in enumerate(cells) if place != BUILT_FROM]
+    return [cell for index, cell in enumerate(cells) if index != BUILT_FROM]
 
 
-def cells_of(verdict: Verdict) -> tuple[str, ...]:
+def cells_of(verdict: RowVerdict) -> tuple[str, ...]:
     """The cells of a row, in the order of `COLUMNS`."""
     row = verdict.row
     return (
@@ -190,7 +192,7 @@ def cells_of(verdict: Verdict) -> tuple[str, ...]:
     )
 
 
-def cost_cell(verdict: Verdict, keys: Sequence[str]) -> str:
+def cost_cell(verdict: RowVerdict, keys: Sequence[str]) -> str:
     """`printed: ours`; with nothing printed, ours alone; without a model, the printed figure alone."""
     for figure in verdict.figures:
         if figure.key in keys:
@@ -205,13 +207,13 @@ def cost_cell(verdict: Verdict, keys: Sequence[str]) -> str:
     return f"{cost.macs / 1e9:.3f} G{formula_note(verdict)}"
 
 
-def formula_note(verdict: Verdict) -> str:
+def formula_note(verdict: RowVerdict) -> str:
     """The figure of the release's formula, beside the true count."""
     formula = verdict.measured.formula if verdict.measured else None
     return f" (formula {formula / 1e9:.3f} G)" if formula else ""
 
 
-def verdict_cell(verdict: Verdict) -> str:
+def verdict_cell(verdict: RowVerdict) -> str:
     """The verdict with the numbers of its explanations, or the reason."""
     if verdict.status == "not built":
         return f"not built: {verdict.reason}"
@@ -219,7 +221,7 @@ def verdict_cell(verdict: Verdict) -> str:
     return " ".join((verdict.status, *(f"#{number}" for number in numbers)))
 
 
-def used(verdicts: Iterable[Verdict]) -> list[Explanation]:
+def used(verdicts: Iterable[RowVerdict]) -> list[RegisterEntry]:
     """The explanations that some verdict refers to, in the order of the register."""
     wanted = {id(entry) for verdict in verdicts for entry in verdict.entries if entry}
     return [entry for entry in REGISTER if id(entry) in wanted]
@@ -242,7 +244,7 @@ A cell `5.7: 5.717 M` holds the printed figure and ours. Accuracy is not part of
 """
 
 
-def to_markdown(verdicts: Sequence[Verdict]) -> str:
+def to_markdown(verdicts: Sequence[RowVerdict]) -> str:
     """The page for `docs/`."""
     lines = [INTRODUCTION, "## Summary", "", *summary(verdicts), ""]
     for paper in PAPERS:
@@ -251,17 +253,17 @@ def to_markdown(verdicts: Sequence[Verdict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def section(verdicts: Sequence[Verdict], paper: str) -> list[str]:
+def section(verdicts: Sequence[RowVerdict], paper: str) -> list[str]:
     """One paper's part of the page."""
     return [f"## {PAPERS[paper]}", "", *markdown_table(COLUMNS, map(cells_of, verdicts))]
 
 
-def register_line(entry: Explanation) -> str:
+def register_line(entry: RegisterEntry) -> str:
     """One explanation on the page."""
     return f"- **#{entry.number}** {'' if entry.cause else '*(cause unknown)* '}{entry.text}"
 
 
-def summary(verdicts: Sequence[Verdict]) -> list[str]:
+def summary(verdicts: Sequence[RowVerdict]) -> list[str]:
     """Rows per paper and verdict."""
     rows = []
     for paper in PAPERS:
@@ -272,7 +274,7 @@ def summary(verdicts: Sequence[Verdict]) -> list[str]:
     return markdown_table(("Paper", *STATUSES[:4], "rows"), rows)
 
 
-def of_paper(verdicts: Sequence[Verdict], paper: str) -> list[Verdict]:
+def of_paper(verdicts: Sequence[RowVerdict], paper: str) -> list[RowVerdict]:
     """The verdicts on one paper's rows."""
     return [verdict for verdict in verdicts if verdict.row.paper == paper]
 

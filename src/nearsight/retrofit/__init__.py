@@ -1,6 +1,6 @@
 """Local parts for models that exist already."""
 
 from .localize import apply_choice, localize, rebuild_localized
-from .options import Choice, Localized, localized_of
+from .options import Localized, LocalizeOptions, localized_of
 
-__all__ = ["Choice", "Localized", "apply_choice", "localize", "localized_of", "rebuild_localized"]
+__all__ = ["LocalizeOptions", "Localized", "apply_choice", "localize", "localized_of", "rebuild_localized"]

@@ -220,7 +220,7 @@ FAMILIES = (
 
 
 @dataclass
-class Place:
+class BlockSite:
     """A block of a host.
 
     Attributes:
@@ -256,7 +256,7 @@ class Place:
         """The last layer of the feed-forward part; refused if there is none."""
         layer = getattr(self.feed, "fc2", None)
         if type(layer) is not nn.Linear:
-            raise NoPlace(f"{type(self.feed).__name__} has no linear layer fc2 to build on")
+            raise DoesNotFit(f"{type(self.feed).__name__} has no linear layer fc2 to build on")
         return layer
 
     @property
@@ -294,7 +294,7 @@ class Place:
         return held if isinstance(held, int) else held[0]
 
     @property
-    def stage(self) -> "Place":
+    def stage(self) -> "BlockSite":
         """What names look up the width in."""
         return self
 
@@ -322,12 +322,12 @@ class Place:
         return attention.grid_keeper
 
 
-class NoPlace(Exception):
+class DoesNotFit(Exception):
     """A layer that has no place for a part, and what is missing."""
 
 
 @dataclass(frozen=True)
-class MergePlace:
+class MergeSite:
     """A module between two stages of a host, and the number of the layer behind it."""
 
     family: Family
@@ -349,7 +349,7 @@ class MergePlace:
         return self.merge.out_dim if hasattr(self.merge, "reduction") else self.merge.proj.out_channels
 
 
-def find_places(model: nn.Module) -> list[Place]:
+def find_sites(model: nn.Module) -> list[BlockSite]:
     """The blocks of a model of timm, in their order; a model of another family is refused."""
     modules = dict(model.named_modules())
     for family in FAMILIES:
@@ -361,7 +361,8 @@ def find_places(model: nn.Module) -> list[Place]:
             raise ValueError(f"The model holds {len(roots)} {family.root.__name__}s around its blocks; give one alone.")
         root = roots[0] if roots else None
         check_root(root)
-        return [Place(family, name, n, block, model, root, len(blocks)) for n, (name, block) in enumerate(blocks, 1)]
+        depth = len(blocks)
+        return [BlockSite(family, name, n, block, model, root, depth) for n, (name, block) in enumerate(blocks, 1)]
     names = ", ".join(family.name for family in FAMILIES)
     raise ValueError(
         f"{type(model).__name__} has no blocks that a local part fits into; localize() knows models of Nearsight and "
@@ -379,22 +380,22 @@ def check_root(root: Any) -> None:
         )
 
 
-def find_merges(places: list[Place]) -> list[MergePlace]:
+def find_merges(sites: list[BlockSite]) -> list[MergeSite]:
     """The modules between stages of a host, each with the number of the layer behind it."""
-    model, family = places[0].model, places[0].family
-    numbers = {place.name: place.number for place in places}
-    found: list[MergePlace] = []
+    model, family = sites[0].model, sites[0].family
+    numbers = {site.name: site.number for site in sites}
+    found: list[MergeSite] = []
     waiting: list[tuple[str, nn.Module]] = []
     for name, module in model.named_modules():
         if isinstance(module, family.merges):
             waiting.append((name, module))
         elif name in numbers and waiting:
-            behind = [numbers[name]] if len(waiting) == 1 else first_of_stages(places)
-            found += [MergePlace(family, model, *pair, n, len(places)) for pair, n in zip(waiting, behind, strict=True)]
+            behind = [numbers[name]] if len(waiting) == 1 else first_of_stages(sites)
+            found += [MergeSite(family, model, *pair, n, len(sites)) for pair, n in zip(waiting, behind, strict=True)]
             waiting = []
-    return [place for place in found if place.number > 1]  # in front of the first layer stands the embedding
+    return [site for site in found if site.number > 1]  # in front of the first layer stands the embedding
 
 
-def first_of_stages(places: list[Place]) -> list[int]:
+def first_of_stages(sites: list[BlockSite]) -> list[int]:
     """Numbers of the first layers of stages, of a host whose merges stand all in front of its blocks (Twins)."""
-    return [place.number for place in places if place.name.endswith(".0")]
+    return [site.number for site in sites if site.name.endswith(".0")]

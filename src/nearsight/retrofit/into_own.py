@@ -15,13 +15,13 @@ from ..parts import LinearQkv
 from ..parts.branches import adopt
 from ..parts.qkv import LinearQkvModule
 from ..parts.slots import Ffn, Merge, Mixer, Pairs, Qkv, QkvModule, Site
-from .hosts import GridKeeper, NoPlace, note_grid, watch
+from .hosts import DoesNotFit, GridKeeper, note_grid, watch
 from .into_timm import Placed, fill, fill_slot, join_branch
-from .options import Choice
+from .options import LocalizeOptions
 
 
 def put_into_own(
-    model: Backbone, choice: Choice, placed: Placed
+    model: Backbone, choice: LocalizeOptions, placed: Placed
 ) -> tuple[dict[str, tuple[int, ...]], list[nn.Parameter]]:
     """Put the chosen parts into a model of ours; returns the layers of each, and what took over pretrained numbers."""
     if not choice.preserve:
@@ -33,7 +33,7 @@ def put_into_own(
     return layers, []
 
 
-class OwnPlace:
+class OwnSite:
     """A block of ours, or a merge: what stands there, and what a part's name takes over from it."""
 
     def __init__(self, model: Backbone, stage: int, number: int, holder: Any):
@@ -47,20 +47,20 @@ class OwnPlace:
         self.stage, self.heads, self.window, self.ratio = context.stage, context.heads, context.window, context.ratio
 
 
-def own_blocks(model: Backbone) -> list[OwnPlace]:
+def own_blocks(model: Backbone) -> list[OwnSite]:
     """The blocks of a model of ours."""
-    found: list[OwnPlace] = []
+    found: list[OwnSite] = []
     for index, stage in enumerate(model.stages):
-        found += [OwnPlace(model, index, len(found) + n, block) for n, block in enumerate(stage.blocks, 1)]
+        found += [OwnSite(model, index, len(found) + n, block) for n, block in enumerate(stage.blocks, 1)]
     return found
 
 
-def own_merges(model: Backbone) -> list[OwnPlace]:
+def own_merges(model: Backbone) -> list[OwnSite]:
     """The merges of a model of ours, each with the number of the layer behind it."""
     number, found = 1, []
     for index, stage in enumerate(model.stages):
         if stage.merge is not None:
-            found.append(OwnPlace(model, index, number, stage.merge))
+            found.append(OwnSite(model, index, number, stage.merge))
         number += len(stage.blocks)
     return found
 
@@ -71,11 +71,11 @@ def keeper_of(module: nn.Module) -> GridKeeper:
     return module.grid_keeper  # type: ignore[return-value]
 
 
-def put_ffn(place: OwnPlace, part: Ffn, preserve: bool) -> list[nn.Parameter]:
+def put_ffn(site: OwnSite, part: Ffn, preserve: bool) -> list[nn.Parameter]:
     """A feed-forward part that builds on the MLP."""
-    mlp = place.holder.ffn
+    mlp = site.holder.ffn
     if mlp.mlp_layers() is None:
-        raise NoPlace(f"{type(mlp).__name__} is no plain MLP to build on")
+        raise DoesNotFit(f"{type(mlp).__name__} is no plain MLP to build on")
     mlp.fc2 = part.on_linear(mlp.fc2, keeper_of(mlp))
     mlp.token_width = None  # a token is no longer treated by itself
     return []
@@ -93,34 +93,34 @@ class LocalizedQkv(LinearQkvModule):
         """Its layer does more than project."""
 
 
-def put_qkv(place: OwnPlace, part: Qkv, preserve: bool) -> list[nn.Parameter]:
+def put_qkv(site: OwnSite, part: Qkv, preserve: bool) -> list[nn.Parameter]:
     """A qkv part that builds on a plain layer."""
-    mixer = place.holder.mixer
+    mixer = site.holder.mixer
     mixer = getattr(mixer, "mixer", mixer)  # inside squeeze-and-excitation
     plain = getattr(mixer, "qkv", None)
     if not isinstance(plain, QkvModule) or plain.linear() is None:
-        raise NoPlace(f"{type(mixer).__name__} has no plain layer for queries, keys and values")
+        raise DoesNotFit(f"{type(mixer).__name__} has no plain layer for queries, keys and values")
     proj = part.on_linear(plain.proj, keeper_of(plain), q_bias=None, v_bias=None)  # type: ignore[arg-type]
     mixer.qkv = adopt(LocalizedQkv, plain, proj=proj)
     return []
 
 
-def put_mixer(place: OwnPlace, part: Mixer, preserve: bool) -> list[nn.Parameter]:
+def put_mixer(site: OwnSite, part: Mixer, preserve: bool) -> list[nn.Parameter]:
     """What joins the mixer that is there."""
-    mixer = place.holder.mixer
+    mixer = site.holder.mixer
     if mixer is None:
-        raise NoPlace("the block has no mixer")
-    mixer.near = part.branch(Site(place.dim, Grid(14, 14)), LinearQkv(), keeper_of(mixer))
+        raise DoesNotFit("the block has no mixer")
+    mixer.near = part.branch(Site(site.dim, Grid(14, 14)), LinearQkv(), keeper_of(mixer))
     mixer.register_forward_hook(join_branch)
     return []
 
 
-def put_merge(place: OwnPlace, part: Merge, preserve: bool) -> list[nn.Parameter]:
+def put_merge(site: OwnSite, part: Merge, preserve: bool) -> list[nn.Parameter]:
     """What stands in front of the merge that is there."""
-    if place.holder.deformable:
-        raise NoPlace("its merges are deformable already")
-    place.holder.mover = part.in_front(place.before)
-    place.holder.register_forward_pre_hook(move_tokens)
+    if site.holder.deformable:
+        raise DoesNotFit("its merges are deformable already")
+    site.holder.mover = part.in_front(site.before)
+    site.holder.register_forward_pre_hook(move_tokens)
     return []
 
 
@@ -142,7 +142,7 @@ PUT: dict[str, Callable[[Any, Any, bool], list[nn.Parameter]]] = {
 
 
 def rebuild(
-    model: Backbone, choice: Choice, numbers: tuple[int, ...]
+    model: Backbone, choice: LocalizeOptions, numbers: tuple[int, ...]
 ) -> tuple[dict[str, tuple[int, ...]], list[nn.Parameter]]:
     """Give a model the stages of another spec; what has the same name and shape stays the same parameter."""
     spec, layers = changed_spec(model.spec, choice, numbers)
@@ -179,7 +179,7 @@ def keep_wrapped(before: Backbone, after: Backbone) -> None:
 
 
 def changed_spec(
-    spec: BackboneSpec, choice: Choice, numbers: tuple[int, ...]
+    spec: BackboneSpec, choice: LocalizeOptions, numbers: tuple[int, ...]
 ) -> tuple[BackboneSpec, dict[str, tuple[int, ...]]]:
     """The spec with the chosen parts in these layers, and the layers that got each."""
     stages, first = [], 1

@@ -16,8 +16,8 @@ from ..parts import LinearQkv
 from ..parts.branches import adopt
 from ..parts.merge import as_convolution
 from ..parts.slots import Branch, Ffn, Merge, Mixer, Part, Qkv, QkvModule, Site, TokenModule
-from .hosts import GridKeeper, MergePlace, NoPlace, Place, find_merges, find_places
-from .options import Choice
+from .hosts import BlockSite, DoesNotFit, GridKeeper, MergeSite, find_merges, find_sites
+from .options import LocalizeOptions
 
 Layers = dict[str, tuple[int, ...]]
 Placed = Mapping[str, Sequence[int]] | None
@@ -54,18 +54,18 @@ class NoWindows(nn.Module):
         """Asked for by `set_input_size`."""
 
 
-def put_branch(place: Place, near: Branch) -> None:
+def put_branch(site: BlockSite, near: Branch) -> None:
     """Let `near` see what the attention of a host's block is given and makes."""
-    if not place.family.windowed:
-        place.attention.near = near
-        place.attention.register_forward_hook(join_branch)
+    if not site.family.windowed:
+        site.attention.near = near
+        site.attention.register_forward_hook(join_branch)
         return
-    kind: type[nn.Module] = BranchedSwinBlock if place.family.name == "swin" else BranchedSwinV2Block
-    block = adopt(kind, place.block, near=near)
+    kind: type[nn.Module] = BranchedSwinBlock if site.family.name == "swin" else BranchedSwinV2Block
+    block = adopt(kind, site.block, near=near)
     if near.alone:
         block.attn = NoWindows()
-    place.model.set_submodule(place.name, block)
-    place.block = block
+    site.model.set_submodule(site.name, block)
+    site.block = block
 
 
 class OnTokens(nn.Module):
@@ -120,29 +120,29 @@ def fill(pairs: list[tuple[Any, Tensor | None]]) -> Taken:
     return taken
 
 
-def replace_ffn(place: Place, part: Ffn) -> Taken:
+def replace_ffn(site: BlockSite, part: Ffn) -> Taken:
     """A feed-forward part in the place of an MLP, whose layers it takes over as far as it can."""
-    first, second = getattr(place.feed, "fc1", None), place.output
-    built = part.build(place.site)
-    setattr(place.block, place.family.feed, OnTokens(built, place.keeper()))
+    first, second = getattr(site.feed, "fc1", None), site.output
+    built = part.build(site.site)
+    setattr(site.block, site.family.feed, OnTokens(built, site.keeper()))
     if not part.normed:
-        setattr(place.block, place.family.norms[1], nn.Identity())
-    if not part.drops and place.family.drop:
-        setattr(place.block, place.family.drop, nn.Identity())
+        setattr(site.block, site.family.norms[1], nn.Identity())
+    if not part.drops and site.family.drop:
+        setattr(site.block, site.family.drop, nn.Identity())
     return fill(built.take_over_mlp(first, second))
 
 
-def replace_qkv(place: Place, part: Qkv) -> Taken:
+def replace_qkv(site: BlockSite, part: Qkv) -> Taken:
     """A qkv part in the place of a linear layer, which it takes over as far as it can."""
-    attention, old = place.attention, place.attention.qkv
-    width, built = old.out_features // 3, part.build(place.site, place.heads)
+    attention, old = site.attention, site.attention.qkv
+    width, built = old.out_features // 3, part.build(site.site, site.heads)
     if built.width != width:
         raise ValueError(
             f"{part.label} gives queries {built.width} wide, but the host takes {width}: "
             "give a scale_width that fits, or preserve=True."
         )
     pairs = built.take_over(old.weight, pretrained_bias(attention, old))
-    attention.qkv = QkvInHost(built, place.attention_keeper())
+    attention.qkv = QkvInHost(built, site.attention_keeper())
     if getattr(attention, "q_bias", None) is not None:
         attention.q_bias = attention.k_bias = attention.v_bias = None
     return fill(pairs)
@@ -155,26 +155,26 @@ def pretrained_bias(attention: Any, layer: nn.Linear) -> Tensor | None:
     return torch.cat((attention.q_bias, torch.zeros_like(attention.q_bias), attention.v_bias))
 
 
-def replace_mixer(place: Place, part: Mixer) -> Taken:
+def replace_mixer(site: BlockSite, part: Mixer) -> Taken:
     """A mixer in the place of attention: of all of it, or of the local attention where a host has two kinds."""
-    attention, aux = place.attention, place.aux
-    if place.family.replaced and not isinstance(attention, place.family.replaced):
-        raise NoPlace(f"{type(attention).__name__} is not the host's local attention, which the mixer would replace")
+    attention, aux = site.attention, site.aux
+    if site.family.replaced and not isinstance(attention, site.family.replaced):
+        raise DoesNotFit(f"{type(attention).__name__} is not the host's local attention, which the mixer would replace")
     if aux and not part.carries_aux:
-        raise NoPlace(
+        raise DoesNotFit(
             f"{type(part).__name__} alone has no place for the {aux} prefix token(s) of this model; preserve=True puts "
             "it beside the attention"
         )
     if part.needs_aux and not aux:
-        raise NoPlace("without prefix tokens nothing gathers; preserve=True brings tokens of its own")
+        raise DoesNotFit("without prefix tokens nothing gathers; preserve=True brings tokens of its own")
     qkv = getattr(attention, "qkv", None)
-    built = part.build(place.site, LinearQkv(bias=getattr(qkv, "bias", None) is not None))
-    if place.family.windowed:
-        put_branch(place, Replacement(built, place.keeper()))
+    built = part.build(site.site, LinearQkv(bias=getattr(qkv, "bias", None) is not None))
+    if site.family.windowed:
+        put_branch(site, Replacement(built, site.keeper()))
     else:
-        setattr(place.block, place.family.attention, OnTokens(built, place.keeper()))
+        setattr(site.block, site.family.attention, OnTokens(built, site.keeper()))
     if not part.normed:
-        setattr(place.block, place.family.norms[0], nn.Identity())
+        setattr(site.block, site.family.norms[0], nn.Identity())
     return fill(built.take_over_attention(qkv, getattr(attention, "proj", None)))
 
 
@@ -208,15 +208,15 @@ class OtherMergeInHost(MergeInHost, nn.Module):
     """Of any other host."""
 
 
-def replace_merge(place: MergePlace, part: Merge) -> Taken:
+def replace_merge(site: MergeSite, part: Merge) -> Taken:
     """A merge in the place of the host's; a merge of 2x2 cells is taken over."""
-    old = place.merge
-    built = part.build(Site(place.out_dim, Grid(7, 7)), place.in_dim)
-    kind: Any = {"swin": SwinMergeInHost, "swinv2": SwinV2MergeInHost}.get(place.family.name, OtherMergeInHost)
+    old = site.merge
+    built = part.build(Site(site.out_dim, Grid(7, 7)), site.in_dim)
+    kind: Any = {"swin": SwinMergeInHost, "swinv2": SwinV2MergeInHost}.get(site.family.name, OtherMergeInHost)
     new = kind.__new__(kind)
     nn.Module.__init__(new)
-    new.part, new.layout = built, place.family.layout
-    place.model.set_submodule(place.name, new)
+    new.part, new.layout = built, site.family.layout
+    site.model.set_submodule(site.name, new)
     if hasattr(old, "reduction"):
         return fill(built.take_over(as_convolution(old.reduction.weight), None))
     if old.proj.weight.shape[2:] != (2, 2):
@@ -224,7 +224,7 @@ def replace_merge(place: MergePlace, part: Merge) -> Taken:
     return fill(built.take_over(old.proj.weight, old.proj.bias))
 
 
-def put_into_timm(model: nn.Module, choice: Choice, placed: Placed) -> tuple[Layers, Taken]:
+def put_into_timm(model: nn.Module, choice: LocalizeOptions, placed: Placed) -> tuple[Layers, Taken]:
     """Put the chosen parts into a model of timm.
 
     Args:
@@ -235,11 +235,11 @@ def put_into_timm(model: nn.Module, choice: Choice, placed: Placed) -> tuple[Lay
     Returns:
         The layers that got each part, and the parameters that took over pretrained numbers.
     """
-    places = find_places(model)
+    blocks = find_sites(model)
     layers: Layers = {}
     taken: Taken = []
     for slot, given in choice.parts().items():
-        sites: list[Any] = find_merges(places) if slot == "merge" else places
+        sites: list[Any] = find_merges(blocks) if slot == "merge" else blocks
         layers[slot], more = fill_slot(type(model).__name__, slot, given, sites, choice, placed, PUT[slot])
         taken += more
     return layers, taken
@@ -250,7 +250,7 @@ def fill_slot(
     slot: str,
     given: Any,
     sites: Sequence[Any],
-    choice: Choice,
+    choice: LocalizeOptions,
     placed: Placed,
     put: Callable[[Any, Any, bool], Taken],
 ) -> tuple[tuple[int, ...], Taken]:
@@ -270,7 +270,7 @@ def fill_slot(
                 check_use(site, part)
             taken += put(site, part, choice.preserve)
             done.append(site.number)
-        except NoPlace as reason:
+        except DoesNotFit as reason:
             missing = missing or f"{reason} (layer {site.number})"
     named = slot != "merge" and not isinstance(choice.layers, str)
     if not done or (missing and named):
@@ -281,7 +281,7 @@ def fill_slot(
 def check_use(site: Any, part: Part) -> None:
     """Refuse what could never learn: a part for patches behind which the head reads prefix tokens alone."""
     if site.number == site.depth and site.reads_prefix and part.patches_only:
-        raise NoPlace("behind the last layer the head reads the class token, and nothing would come of its patches")
+        raise DoesNotFit("behind the last layer the head reads the class token, and nothing would come of its patches")
 
 
 def choose_part(slot: str, given: Any, site: Any) -> Any:
@@ -291,25 +291,25 @@ def choose_part(slot: str, given: Any, site: Any) -> Any:
     return choose(slot, given, LOCAL[slot], SLOT_TYPES[slot], site)
 
 
-def put_ffn(place: Place, part: Ffn, preserve: bool) -> Taken:
+def put_ffn(site: BlockSite, part: Ffn, preserve: bool) -> Taken:
     """What builds on an MLP, or takes its place."""
-    layer = place.output
+    layer = site.output
     if not preserve:
-        return replace_ffn(place, part)
-    place.feed.fc2 = part.on_linear(layer, place.keeper())
+        return replace_ffn(site, part)
+    site.feed.fc2 = part.on_linear(layer, site.keeper())
     return []
 
 
-def put_qkv(place: Place, part: Qkv, preserve: bool) -> Taken:
+def put_qkv(site: BlockSite, part: Qkv, preserve: bool) -> Taken:
     """What builds on a layer of queries, keys and values, or takes its place."""
-    attention = place.attention
+    attention = site.attention
     layer = getattr(attention, "qkv", None)
     if type(layer) is not nn.Linear:
-        raise NoPlace(f"{type(attention).__name__} does not make queries, keys and values in one layer from one map")
+        raise DoesNotFit(f"{type(attention).__name__} does not make queries, keys and values in one layer from one map")
     if not preserve:
-        return replace_qkv(place, part)
+        return replace_qkv(site, part)
     biases = take_biases(attention)
-    attention.qkv = part.on_linear(layer, place.attention_keeper(), **biases)
+    attention.qkv = part.on_linear(layer, site.attention_keeper(), **biases)
     return []
 
 
@@ -322,23 +322,21 @@ def take_biases(attention: Any) -> dict[str, Any]:
     return biases
 
 
-def put_mixer(place: Place, part: Mixer, preserve: bool) -> Taken:
+def put_mixer(site: BlockSite, part: Mixer, preserve: bool) -> Taken:
     """A branch beside attention or behind it, or what takes its place."""
-    branch = (
-        part.branch(place.site, LinearQkv(), place.keeper()) if preserve else part.behind(place.site, place.keeper())
-    )
+    branch = part.branch(site.site, LinearQkv(), site.keeper()) if preserve else part.behind(site.site, site.keeper())
     if branch is None:
-        return replace_mixer(place, part)
-    put_branch(place, branch)
+        return replace_mixer(site, part)
+    put_branch(site, branch)
     return []
 
 
-def put_merge(place: MergePlace, part: Merge, preserve: bool) -> Taken:
+def put_merge(site: MergeSite, part: Merge, preserve: bool) -> Taken:
     """What stands in front of a merge, or takes its place."""
     if not preserve:
-        return replace_merge(place, part)
-    place.merge.mover = part.in_front(place.in_dim)
-    place.merge.register_forward_pre_hook(move_map if place.family.layout == "map" else move_image)
+        return replace_merge(site, part)
+    site.merge.mover = part.in_front(site.in_dim)
+    site.merge.register_forward_pre_hook(move_map if site.family.layout == "map" else move_image)
     return []
 
 

@@ -11,7 +11,7 @@ from ..models.backbone import Backbone
 from ..parts.slots import Ffn, Merge, Mixer, Qkv
 from .into_own import put_into_own
 from .into_timm import put_into_timm
-from .options import Choice, Localized, localized_of, read_layers
+from .options import Localized, LocalizeOptions, localized_of, read_layers
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -29,8 +29,8 @@ def localize(
 ) -> Model:
     """Give local parts to a model of timm or of ours, pretrained or not.
 
-    With `preserve`, the model answers exactly as before: the pretrained weights stay, and what is new starts at zero or
-    at the identity and learns from the first or second step on. Without, the papers' parts take the place of the
+    With `preserve`, the model predicts exactly what it did: the pretrained weights stay, and what is new starts at zero
+    or at the identity and learns from the first or second step on. Without, the papers' parts take the place of the
     model's, and pretrained tensors are taken over where shapes allow.
 
     Args:
@@ -42,7 +42,7 @@ def localize(
         merge: `deformable`, or a `DeformableMerge`.
         layers: `all`, `low` (the first third), or numbers counted from 1; also text such as `1-4`. A merge counts to
             the layer behind it.
-        preserve: Answer exactly as before at the start.
+        preserve: Predict exactly what it did at the start.
         inplace: Change the model itself instead of a copy.
 
     Returns:
@@ -62,12 +62,12 @@ def localize(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"localize() takes a model (torch.nn.Module), not {type(model).__name__}.")
-    choice = Choice(ffn, qkv, mixer, merge, layers if isinstance(layers, str) else tuple(layers), preserve)
+    choice = LocalizeOptions(ffn, qkv, mixer, merge, layers if isinstance(layers, str) else tuple(layers), preserve)
     return apply_choice(model, choice, inplace=inplace)
 
 
 def apply_choice(
-    model: Model, choice: Choice, *, placed: Mapping[str, Sequence[int]] | None = None, inplace: bool = False
+    model: Model, choice: LocalizeOptions, *, placed: Mapping[str, Sequence[int]] | None = None, inplace: bool = False
 ) -> Model:
     """`localize` with all settings in one value.
 
@@ -98,12 +98,12 @@ def rebuild_localized(model: Model, record: Any) -> Model:
     """
     if not isinstance(record, Mapping) or not isinstance(record.get("placed"), Mapping):
         raise ValueError("The description of a localized model does not say which layers were localized.")
-    choice = Choice.from_json({key: value for key, value in record.items() if key != "placed"})
+    choice = LocalizeOptions.from_json({key: value for key, value in record.items() if key != "placed"})
     placed = {slot: read_layers(record["placed"].get(slot)) for slot in choice.parts()}
     return apply_choice(model, choice, placed=placed, inplace=True)
 
 
-def put_into(model: Model, choice: Choice, placed: Mapping[str, Sequence[int]] | None) -> Model:
+def put_into(model: Model, choice: LocalizeOptions, placed: Mapping[str, Sequence[int]] | None) -> Model:
     """Change a model, and note what was done."""
     before = list(model.parameters())  # held, so that no new one gets the identity of one that is gone
     old = set(map(id, before))

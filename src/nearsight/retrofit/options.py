@@ -14,7 +14,7 @@ SLOTS = ("ffn", "qkv", "mixer", "merge")
 
 
 @dataclass(frozen=True)
-class Choice:
+class LocalizeOptions:
     """Which parts go where.
 
     Attributes:
@@ -24,11 +24,11 @@ class Choice:
         mixer: What exchanges between positions.
         merge: What merges tokens between stages.
         layers: `all`, `low` (the first third), or numbers of layers counted from 1.
-        preserve: Whether the model answers exactly as before at the start.
+        preserve: Whether the model predicts exactly what it did at the start.
 
     Example:
-        >>> Choice.parse("ffn=localvit,qkv=life,layers=1-3")
-        Choice(ffn='localvit', qkv='life', mixer=None, merge=None, layers=(1, 2, 3), preserve=True)
+        >>> LocalizeOptions.parse("ffn=localvit,qkv=life,layers=1-3")
+        LocalizeOptions(ffn='localvit', qkv='life', mixer=None, merge=None, layers=(1, 2, 3), preserve=True)
     """
 
     ffn: Any = None
@@ -72,7 +72,7 @@ class Choice:
         return parts | {"layers": layers, "preserve": self.preserve}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Choice":
+    def from_json(cls, values: Mapping[str, Any]) -> "LocalizeOptions":
         """Undo `as_json`; also reads what a recipe or a command line says."""
         known = [field.name for field in fields(cls)]
         for key in values:
@@ -84,7 +84,7 @@ class Choice:
         return cls(**parts, **{key: values[key] for key in ("layers", "preserve") if key in values})
 
     @classmethod
-    def parse(cls, text: str) -> "Choice":
+    def parse(cls, text: str) -> "LocalizeOptions":
         """Read `ffn=localvit,qkv=life,layers=1-4,preserve=false`; layers may have commas, `layers=1,3,ffn=...`."""
         values: dict[str, Any] = {}
         key = ""
@@ -131,7 +131,7 @@ class Localized:
         kept: With `preserve=False`: names of parameters of the parts that took over pretrained numbers.
     """
 
-    choice: Choice
+    choice: LocalizeOptions
     layers: dict[str, tuple[int, ...]]
     new: tuple[str, ...]
     kept: tuple[str, ...]

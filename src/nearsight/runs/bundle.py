@@ -25,7 +25,7 @@ ABOUT, VERIFIED = "preprocess.json", "verify.json"
 FILES = {"onnx": ("model.onnx",), "pt2": ("model.pt2",), "openvino": ("model.xml", "model.bin")}
 CLASSES = {"name": "classes"}  # what is left to do with a classifier's logits
 FIT = "the whole image, its shorter side min_size unless its longer one exceeds max_size then; or stretched; bilinear"
-RESIZE = "the middle, as large as it fits the size's proportions; crop is the share of it that is shown; bicubic"
+RESIZE = "the middle, as large as it fits the size's proportions; crop is the fraction of it that is shown; bicubic"
 
 
 class BundleError(ValueError):
@@ -42,7 +42,7 @@ class Bundle:
         weights: Where its weights come from: `trained`, `converted` or `random`.
         labels: Names of the classes, by number.
         size: Height and width in pixels that images are shown in.
-        crop: Share of the image's shorter side that is shown.
+        crop: Fraction of the image's shorter side that is shown.
         mean: Of each channel (red, green, blue), on the scale 0 to 1.
         std: Of each channel, on the scale 0 to 1.
         any_batch: Whether the model takes any number of images at once; else one.

@@ -72,7 +72,7 @@ class Checkpoints:
         return self.folder / names[-1] if names else None
 
     def write(
-        self, progress: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None
+        self, progress: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, ema: nn.Module | None
     ) -> None:
         """Write a checkpoint, then remove those that are no longer wanted; one that is there already stays."""
         target = self.folder / progress.name(self.steps_per_epoch)
@@ -80,8 +80,8 @@ class Checkpoints:
             return
         tensors, groups = optimizer_tensors(optimizer)
         parts = {"model": dict(model.state_dict()), "optimizer": tensors}
-        if average is not None:
-            parts["average"] = dict(average.state_dict())
+        if ema is not None:
+            parts["average"] = dict(ema.state_dict())
         state = {"progress": asdict(progress), "optimizer_groups": groups}
         with whole_folder(target) as folder:
             for name, content in parts.items():
@@ -98,7 +98,7 @@ class Checkpoints:
             for entry in self.folder.glob(".*.part"):
                 shutil.rmtree(entry)
 
-    def read_last(self, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None) -> Progress:
+    def read_last(self, model: nn.Module, optimizer: torch.optim.Optimizer, ema: nn.Module | None) -> Progress:
         """Bring everything to the state of the newest checkpoint; without one, nothing changes.
 
         Raises:
@@ -109,7 +109,7 @@ class Checkpoints:
             return Progress()
         last = self.folder / names[-1]
         try:
-            return self.read(last, model, optimizer, average)
+            return self.read(last, model, optimizer, ema)
         except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
             start = self.folder / names[-2] if len(names) > 1 else "the start"
             reason = " ".join(str(error).split()).rstrip(".")
@@ -118,19 +118,19 @@ class Checkpoints:
             ) from None
 
     @staticmethod
-    def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None) -> Progress:
+    def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ema: nn.Module | None) -> Progress:
         """Bring everything to the state of a checkpoint."""
         state = json.loads((folder / "state.json").read_text())
         model.load_state_dict(read_safetensors(folder / "model.safetensors"))
-        if average is not None:
-            average.load_state_dict(read_safetensors(folder / "average.safetensors"))
+        if ema is not None:
+            ema.load_state_dict(read_safetensors(folder / "average.safetensors"))
         restore_optimizer(optimizer, read_safetensors(folder / "optimizer.safetensors"), state["optimizer_groups"])
         return Progress(**state["progress"])
 
     def weights(self, name: str) -> dict[str, Tensor]:
         """Weights to use from a checkpoint: the running mean where there is one."""
-        average = self.folder / name / "average.safetensors"
-        return read_safetensors(average if average.is_file() else self.folder / name / "model.safetensors")
+        ema = self.folder / name / "average.safetensors"
+        return read_safetensors(ema if ema.is_file() else self.folder / name / "model.safetensors")
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
@@ -151,7 +151,7 @@ def restore_optimizer(
     optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]
 ) -> None:
     """The state that `optimizer_tensors` gave, in an optimizer of the same parameters."""
-    places = {
+    parameters_by_name = {
         name: p for group in optimizer.param_groups for name, p in zip(group["names"], group["params"], strict=True)
     }
     numbers = {str(number): group for number, group in enumerate(optimizer.param_groups)}
@@ -161,7 +161,7 @@ def restore_optimizer(
         if name in numbers:
             numbers[name][key] = tensor
             continue
-        parameter = places[name]
+        parameter = parameters_by_name[name]
         on_device = key != "step"  # torch keeps this counter on the CPU
         optimizer.state[parameter][key] = tensor.to(parameter.device) if on_device else tensor
     for group, saved in zip(optimizer.param_groups, groups, strict=True):

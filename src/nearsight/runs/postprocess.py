@@ -56,8 +56,8 @@ def nms(outputs: Outputs, settings: Mapping[str, Any], shown: Size) -> dict[str,
     above = np.flatnonzero(flat > settings["score_threshold"])
     above = above[np.argsort(-flat[above], kind="stable")]
     chosen = [above[levels[above] == level][: settings["candidates"]] for level in np.unique(levels[above])]
-    places = np.concatenate([*chosen, np.empty(0, dtype=np.int64)]).astype(np.int64)
-    boxes, labels, scores = clip(outputs["boxes"][places // count], shown), places % count, flat[places]
+    indices = np.concatenate([*chosen, np.empty(0, dtype=np.int64)]).astype(np.int64)
+    boxes, labels, scores = clip(outputs["boxes"][indices // count], shown), indices % count, flat[indices]
     kept = np.flatnonzero(large_enough(boxes))
     kept = kept[suppress(boxes[kept], scores[kept], labels[kept], settings["nms_threshold"])][: settings["detections"]]
     return {"boxes": boxes[kept], "labels": labels[kept], "scores": scores[kept]}
@@ -193,11 +193,11 @@ def draw_mask(probability: NDArray[np.float32], box: NDArray[np.float32], shown:
     return mask
 
 
-def weights(places: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+def weights(positions: NDArray[np.float64], length: int) -> NDArray[np.float64]:
     """The matrix `[n, length]` that reads a line of numbers at places between them."""
-    first = np.minimum(places.astype(np.int64), length - 2)
-    matrix = np.zeros((len(places), length))
-    rows = np.arange(len(places))
-    matrix[rows, first] = 1 - (places - first)
-    matrix[rows, first + 1] = places - first
+    first = np.minimum(positions.astype(np.int64), length - 2)
+    matrix = np.zeros((len(positions), length))
+    rows = np.arange(len(positions))
+    matrix[rows, first] = 1 - (positions - first)
+    matrix[rows, first + 1] = positions - first
     return matrix

@@ -130,7 +130,7 @@ class Predictor:
             ValueError: Before any work: there is no such file, or no image in a folder.
         """
         if top < 1:
-            raise ValueError(f"{top} answers were asked for; ask for at least 1.")
+            raise ValueError(f"{top} predictions were asked for; ask for at least 1.")
         if batch is not None and batch < 1:
             raise ValueError(f"A batch of {batch} images was asked for; it takes at least 1.")
         given = gather(images)
@@ -324,8 +324,8 @@ def load_trained(source: str | os.PathLike[str] | Predictor, task: str | None = 
             "of a run."
         )
     if task is not None and predictor.task != task:
-        place = predictor.path.parent if predictor.path else predictor.name
-        raise ValueError(f"{place} was trained to {predictor.task}; this takes one that was trained to {task}.")
+        where = predictor.path.parent if predictor.path else predictor.name
+        raise ValueError(f"{where} was trained to {predictor.task}; this takes one that was trained to {task}.")
     return predictor
 
 

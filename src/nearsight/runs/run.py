@@ -318,7 +318,7 @@ def first_difference(old: Recipe, new: Recipe) -> str | None:
 WRITTEN_FIRST = {"log.txt", "metrics.jsonl", "checkpoints", "tensorboard", "recipe.yaml", "environment.json"}
 
 
-def check_place(run: Run, source: str) -> None:
+def check_output_folder(run: Run, source: str) -> None:
     """Refuse a folder for a new run that lies inside the data, or holds what is not of a run."""
     if run.is_begun():
         return

@@ -89,7 +89,7 @@ def run_openvino(file: Path, names: Sequence[str]) -> Runner:
     def run(images: Images) -> Outputs:
         found = compiled(images)
         # Copies: OpenVINO writes the next results in the same place.
-        return {name: np.array(found[place]) for place, name in enumerate(names)}
+        return {name: np.array(found[index]) for index, name in enumerate(names)}
 
     return run
 
@@ -125,7 +125,7 @@ Shape = tuple[int, int]  # height, width
 
 
 @dataclass(frozen=True)
-class Shown:
+class PreparedImages:
     """Some images as a model is shown them.
 
     Attributes:
@@ -163,7 +163,7 @@ class ImageBatches:
         self.images, self.bundle, self.batch, self.workers = images, bundle, batch, workers
         self.sampler = range(len(images))
 
-    def __iter__(self) -> Iterator[Shown]:
+    def __iter__(self) -> Iterator[PreparedImages]:
         groups = [self.sampler[first : first + self.batch] for first in range(0, len(self.sampler), self.batch)]
         if not self.workers:
             yield from (self.collect(group, [self.show(index) for index in group]) for group in groups)
@@ -187,12 +187,12 @@ class ImageBatches:
             return error
         return self.bundle.show(image), (image.height, image.width) if whole else (0, 0)
 
-    def collect(self, group: range, results: Sequence[tuple[NDArray[np.uint8], Shape] | BadImage]) -> Shown:
+    def collect(self, group: range, results: Sequence[tuple[NDArray[np.uint8], Shape] | BadImage]) -> PreparedImages:
         """Put the readable images side by side, and name the others."""
         good = [result for result in results if not isinstance(result, BadImage)]
         bad = {result.name: result.reason for result in results if isinstance(result, BadImage)}
         names = tuple(map(self.images.name, group))
-        return Shown(names, tuple(shown for shown, _ in good), tuple(size for _, size in good), bad)
+        return PreparedImages(names, tuple(shown for shown, _ in good), tuple(size for _, size in good), bad)
 
 
 def predict_with_bundle(
@@ -224,16 +224,16 @@ def predict_batches(runner: Runner, bundle: Bundle, batches: Any) -> Iterator[Pr
             yield replace(found[name], image=name) if name in found else Prediction(image=name, problem=shown.bad[name])
 
 
-def predict_shown(runner: Runner, bundle: Bundle, shown: Shown) -> list[Prediction]:
+def predict_shown(runner: Runner, bundle: Bundle, shown: PreparedImages) -> list[Prediction]:
     """The predictions for the readable images of a batch; images of one size are run together where the model can."""
     groups: dict[Shape, list[int]] = {}
-    for place, pixels in enumerate(shown.pixels):
-        groups.setdefault((pixels.shape[1], pixels.shape[2]), []).append(place)
+    for index, pixels in enumerate(shown.pixels):
+        groups.setdefault((pixels.shape[1], pixels.shape[2]), []).append(index)
     found: dict[int, Prediction] = {}
-    for size, places in groups.items():
-        step = len(places) if bundle.any_batch else 1
-        for part in (places[first : first + step] for first in range(0, len(places), step)):
-            outputs = runner(bundle.normalise(np.stack([shown.pixels[place] for place in part])))
-            for place, one in zip(part, postprocess(outputs, bundle.postprocessing, size), strict=True):
-                found[place] = to_prediction(one, size, "", shown.sizes[place], bundle.labels)
-    return [found[place] for place in range(len(shown.pixels))]
+    for size, indices in groups.items():
+        step = len(indices) if bundle.any_batch else 1
+        for part in (indices[first : first + step] for first in range(0, len(indices), step)):
+            outputs = runner(bundle.normalise(np.stack([shown.pixels[index] for index in part])))
+            for index, one in zip(part, postprocess(outputs, bundle.postprocessing, size), strict=True):
+                found[index] = to_prediction(one, size, "", shown.sizes[index], bundle.labels)
+    return [found[index] for index in range(len(shown.pixels))]

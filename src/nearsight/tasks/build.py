@@ -18,7 +18,7 @@ from ..factory import create_model
 from ..models import MODELS
 from ..models.backbone import Backbone, pair
 from ..models.spec import spec_from_json
-from ..retrofit import Choice, apply_choice
+from ..retrofit import LocalizeOptions, apply_choice
 from .base import Built
 
 SMALL = 64  # up to this side, evaluation shows the whole image
@@ -35,7 +35,7 @@ def build(choice: ModelChoice, classes: int) -> Built:
     built = build_plain(choice, classes)
     if not choice.localize:
         return built
-    return replace(built, model=apply_choice(built.model, Choice.from_json(choice.localize), inplace=True))
+    return replace(built, model=apply_choice(built.model, LocalizeOptions.from_json(choice.localize), inplace=True))
 
 
 def build_plain(choice: ModelChoice, classes: int) -> Built:

@@ -24,8 +24,8 @@ class Calibration(NamedTuple):
         error: Expected calibration error: gap between sureness and accuracy, averaged over the images.
         edges: Limits of the bins of sureness `[bins + 1]`.
         images: Images in each bin `[bins]`.
-        confidence: Mean probability of the answers in each bin `[bins]`; nan in empty ones.
-        accuracy: Interval of right answers in each bin `[bins]`; nan in empty ones.
+        confidence: Mean probability of the predictions in each bin `[bins]`; nan in empty ones.
+        accuracy: Interval of right predictions in each bin `[bins]`; nan in empty ones.
     """
 
     error: float
@@ -37,20 +37,20 @@ class Calibration(NamedTuple):
 
 @dataclass(frozen=True)
 class ClassificationMetrics:
-    """How good the answers are.
+    """How good the predictions are.
 
     Attributes:
         images: How many were answered.
-        top1: Interval of right answers.
+        top1: Interval of right predictions.
         top5: Interval of images with the right class among the first five; None with up to five classes.
         balanced_accuracy: Mean of the classes' recalls.
         macro_f1: Mean of the classes' F1.
         nll: Mean negative logarithm of the probability of the true class.
         calibration: Sureness against accuracy.
-        recall: For each class, the share of its images that were answered with it.
-        precision: For each class, the share of right ones among the answers that named it.
-        f1: For each class, the harmonic mean of both; nan where neither image nor answer is of it.
-        confusion: Images by true class (rows) and answer (columns) `[classes, classes]`.
+        recall: For each class, the fraction of its images that were predicted as it.
+        precision: For each class, the fraction of right ones among the predictions that named it.
+        f1: For each class, the harmonic mean of both; nan where neither image nor prediction is of it.
+        confusion: Images by true class (rows) and prediction (columns) `[classes, classes]`.
     """
 
     images: int
@@ -171,31 +171,31 @@ def measure_ranked(ranked: Sequence[Ranked], classes: int) -> ClassificationMetr
     images = len(ranked)
     labels, predicted, confidence, probability, before = (np.array(column) for column in zip(*ranked, strict=True))
     table = confusion_matrix(labels, predicted, classes)
-    right, support, said = np.diag(table), table.sum(axis=1), table.sum(axis=0)
+    right, support, named = np.diag(table), table.sum(axis=1), table.sum(axis=0)
     present = support > 0
     with np.errstate(invalid="ignore"):
-        f1 = 2 * right / (support + said)
+        f1 = 2 * right / (support + named)
         recall = right / support
     return ClassificationMetrics(
         images=images,
-        top1=share(int(right.sum()), images),
-        top5=share(int((before < TOP).sum()), images) if classes > TOP else None,
+        top1=wilson(int(right.sum()), images),
+        top5=wilson(int((before < TOP).sum()), images) if classes > TOP else None,
         balanced_accuracy=float(recall[present].mean()),
         macro_f1=float(f1[present].mean()),
         nll=float(-np.log(np.maximum(probability, np.finfo(np.float64).tiny)).mean()),
         calibration=calibrate(confidence, predicted == labels),
-        recall=[share(int(hits), int(total)) for hits, total in zip(right, support, strict=True)],
-        precision=[share(int(hits), int(total)) for hits, total in zip(right, said, strict=True)],
+        recall=[wilson(int(hits), int(total)) for hits, total in zip(right, support, strict=True)],
+        precision=[wilson(int(hits), int(total)) for hits, total in zip(right, named, strict=True)],
         f1=f1,
         confusion=table,
     )
 
 
-def share(hits: int, total: int) -> Interval:
-    """A share with Wilson's interval, which stays in 0..1 and holds for few cases, too.
+def wilson(hits: int, total: int) -> Interval:
+    """A fraction with Wilson's interval, which stays in 0..1 and holds for few cases, too.
 
     Example:
-        >>> [round(x, 3) for x in share(8, 10)]
+        >>> [round(x, 3) for x in wilson(8, 10)]
         [0.8, 0.49, 0.943]
     """
     if total == 0:
@@ -208,9 +208,9 @@ def share(hits: int, total: int) -> Interval:
     return Interval(rate, float(min(max(low, 0.0), rate)), float(max(min(high, 1.0), rate)))
 
 
-def confusion_matrix(labels: Numbers, answers: Numbers, classes: int) -> Numbers:
-    """Images by true class (rows) and answer (columns)."""
-    return np.bincount(labels * classes + answers, minlength=classes * classes).reshape(classes, classes)
+def confusion_matrix(labels: Numbers, predictions: Numbers, classes: int) -> Numbers:
+    """Images by true class (rows) and prediction (columns)."""
+    return np.bincount(labels * classes + predictions, minlength=classes * classes).reshape(classes, classes)
 
 
 def calibrate(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) -> Calibration:
@@ -219,22 +219,22 @@ def calibrate(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) ->
     A bin holds its upper limit but not its lower one, as in the literature.
     """
     edges = np.linspace(0, 1, bins + 1)
-    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
-    images = np.bincount(place, minlength=bins)
+    bin_of = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+    images = np.bincount(bin_of, minlength=bins)
     with np.errstate(invalid="ignore"):
-        mean = np.bincount(place, weights=confidence, minlength=bins) / images
-        accuracy = np.bincount(place, weights=right, minlength=bins) / images
+        mean = np.bincount(bin_of, weights=confidence, minlength=bins) / images
+        accuracy = np.bincount(bin_of, weights=right, minlength=bins) / images
     error = float(np.nansum(images * np.abs(mean - accuracy)) / len(right))
     return Calibration(error, edges, images, mean, accuracy)
 
 
 def most_confused(confusion: Numbers, most: int) -> list[tuple[int, int, int]]:
-    """The most frequent mistakes: true class, answer, count; the commonest first."""
+    """The most frequent mistakes: true class, prediction, count; the commonest first."""
     wrong = confusion.copy()
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:most]
-    pairs = [divmod(int(place), len(wrong)) for place in order]
-    return [(true, said, int(wrong[true, said])) for true, said in pairs if wrong[true, said]]
+    pairs = [divmod(int(cell), len(wrong)) for cell in order]
+    return [(true, predicted, int(wrong[true, predicted])) for true, predicted in pairs if wrong[true, predicted]]
 
 
 def worst_classes(metrics: ClassificationMetrics, most: int) -> list[int]:

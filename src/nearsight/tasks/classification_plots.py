@@ -22,7 +22,7 @@ from ..plots.style import (
     tidy,
     write,
 )
-from .classification_metrics import Calibration, share
+from .classification_metrics import Calibration, wilson
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,16 +36,16 @@ ACROSS = 6  # mistakes in a row
 
 
 class Mistake(NamedTuple):
-    """A wrong answer: the image, the true class, the answer and its probability."""
+    """A wrong prediction: the image, the true class, the prediction and its probability."""
 
     image: Image.Image
     true: str
-    said: str
+    predicted: str
     probability: float
 
 
 def draw_confusion(confusion: NDArray[np.int64], classes: Sequence[str]) -> "Figure":
-    """Images by true class (rows) and answer (columns), coloured by their share of the true class."""
+    """Images by true class (rows) and prediction (columns), coloured by their fraction of the true class."""
     from matplotlib.colors import PowerNorm
     from matplotlib.ticker import PercentFormatter
 
@@ -53,20 +53,20 @@ def draw_confusion(confusion: NDArray[np.int64], classes: Sequence[str]) -> "Fig
     side = float(np.clip(3.4 + 0.38 * count, 4.4, 8.0)) if count <= NUMBERED else min(6 + 0.075 * count, 21.0)
     picture = figure(side + 1.2, side)
     axes = tidy(picture.add_subplot(), title="Confusion matrix", grid=False)
-    shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    fractions = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     # The root makes rare mistakes visible beside a diagonal near 100 %.
-    shown = axes.imshow(shares, cmap=SEQUENTIAL, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
+    shown = axes.imshow(fractions, cmap=SEQUENTIAL, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
     label_classes(axes, classes, size=pitch_size(side, count))
-    write(axes.set_xlabel("answer"), LABEL, SOFT)
+    write(axes.set_xlabel("prediction"), LABEL, SOFT)
     write(axes.set_ylabel("true class"), LABEL, SOFT)
     if count <= NUMBERED:
-        number_cells(axes, confusion, shares)
+        number_cells(axes, confusion, fractions)
     length, ticks = (0.5, [0, 0.01, 0.05, 0.2, 0.5, 1]) if count > FEW else (0.8, [0, 0.05, 0.2, 0.5, 1])
     bar = picture.colorbar(shown, ax=axes, shrink=length, aspect=18, pad=0.02, ticks=ticks)
     bar.ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
     bar.ax.tick_params(colors=SOFT, labelsize=SMALL, length=0)
     bar.outline.set_visible(False)  # type: ignore[operator]
-    write(bar.ax.set_title("share of\nthe class", loc="left", pad=8), SMALL, SOFT)
+    write(bar.ax.set_title("of the\nclass", loc="left", pad=8), SMALL, SOFT)
     return picture
 
 
@@ -78,11 +78,11 @@ def pitch_size(side: float, count: int) -> float:
 def label_classes(axes: "Axes", classes: Sequence[str], size: float) -> None:
     """Write the classes at rows and columns; of very many only some."""
     step = -(-len(classes) // LABELLED)
-    places = list(range(0, len(classes), step))
-    names = [abbreviate(classes[place], LONGEST) for place in places]
+    ticks = list(range(0, len(classes), step))
+    names = [abbreviate(classes[index], LONGEST) for index in ticks]
     upright = max(map(len, names)) > 3
-    axes.set_xticks(places, names, rotation=90 if upright else 0)
-    axes.set_yticks(places, names)
+    axes.set_xticks(ticks, names, rotation=90 if upright else 0)
+    axes.set_yticks(ticks, names)
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         write(label, size)
     axes.tick_params(length=0, pad=4)
@@ -96,31 +96,31 @@ def label_classes(axes: "Axes", classes: Sequence[str], size: float) -> None:
         axes.tick_params(which="minor", length=0)
 
 
-def number_cells(axes: "Axes", confusion: NDArray[np.int64], shares: NDArray[np.float64]) -> None:
+def number_cells(axes: "Axes", confusion: NDArray[np.int64], fractions: NDArray[np.float64]) -> None:
     """Write the counts into the cells that are not empty."""
     digits = len(str(confusion.max()))
     size = LABEL if digits <= 3 else SMALL if digits == 4 else SMALL - 2
-    for true, said in zip(*np.nonzero(confusion), strict=True):
-        colour = "white" if shares[true, said] > 0.35 else INK
-        text = axes.text(said, true, f"{confusion[true, said]}", ha="center", va="center")
-        write(text, size, colour, weight="bold" if true == said else "normal")
+    for true, predicted in zip(*np.nonzero(confusion), strict=True):
+        colour = "white" if fractions[true, predicted] > 0.35 else INK
+        text = axes.text(predicted, true, f"{confusion[true, predicted]}", ha="center", va="center")
+        write(text, size, colour, weight="bold" if true == predicted else "normal")
 
 
 def draw_reliability(calibration: Calibration) -> "Figure":
-    """How often the model is right, by how sure it is; below, how many answers are how sure."""
+    """How often the model is right, by how sure it is; below, how many predictions are how sure."""
     picture = figure(5.8, 6.0)
     upper, lower = picture.subplots(2, 1, height_ratios=(3.2, 1), sharex=True)
-    tidy(upper, y="right answers")
-    tidy(lower, x="how sure the model is of its answer", y="answers")
+    tidy(upper, y="right predictions")
+    tidy(lower, x="how sure the model is of its prediction", y="predictions")
     title = f"Sure and right: {100 * calibration.error:.1f} % apart on average"
     write(picture.suptitle(title, x=0.03, ha="left"), TITLE, weight="bold")
     filled = calibration.images > 0
     left, width = calibration.edges[:-1], np.diff(calibration.edges)
     accuracy = calibration.accuracy[filled]
-    shares = [share(round(rate * n), int(n)) for rate, n in zip(accuracy, calibration.images[filled], strict=True)]
-    spread = np.array([[s.value - s.low, s.high - s.value] for s in shares]).T
+    fractions = [wilson(round(rate * n), int(n)) for rate, n in zip(accuracy, calibration.images[filled], strict=True)]
+    spread = np.array([[s.value - s.low, s.high - s.value] for s in fractions]).T
     look: dict[str, Any] = {"align": "edge", "edgecolor": "white", "linewidth": 1.0}
-    upper.bar(left[filled], accuracy, width[filled], color=COLOURS[5], label="share of right answers", **look)
+    upper.bar(left[filled], accuracy, width[filled], color=COLOURS[5], label="fraction of right predictions", **look)
     middle = (left + width / 2)[filled]
     upper.errorbar(middle, accuracy, spread, fmt="none", ecolor=INK, elinewidth=1.0, label="95 % interval")
     upper.plot([0, 1], [0, 1], color=COLOURS[1], linewidth=1.6, linestyle=(0, (4, 3)), label="as right as sure")
@@ -136,12 +136,12 @@ def draw_reliability(calibration: Calibration) -> "Figure":
 
 
 def draw_mistakes(mistakes: Sequence[Mistake], images: int, wrong: int) -> "Figure":
-    """The wrong answers that the model was surest of.
+    """The wrong predictions that the model was surest of.
 
     Args:
         mistakes: Those to show, surest first.
         images: How many were answered.
-        wrong: How many of the answers are wrong.
+        wrong: How many of the predictions are wrong.
     """
     if not mistakes:
         picture = figure(6, 1.2)
@@ -150,7 +150,7 @@ def draw_mistakes(mistakes: Sequence[Mistake], images: int, wrong: int) -> "Figu
     rows = -(-len(mistakes) // ACROSS)
     picture = figure(1.85 * ACROSS, 0.75 + 2.35 * rows)
     shown = f"{len(mistakes)} of " if wrong > len(mistakes) else ""
-    title = f"Wrong answers, the surest first: {shown}{wrong:,} among {images:,} images"
+    title = f"Wrong predictions, the surest first: {shown}{wrong:,} among {images:,} images"
     write(picture.suptitle(title, x=0.012, ha="left"), TITLE, weight="bold")
     for axes, mistake in zip(picture.subplots(rows, ACROSS, squeeze=False).flat, mistakes, strict=False):
         draw_mistake(axes, mistake)
@@ -160,7 +160,7 @@ def draw_mistakes(mistakes: Sequence[Mistake], images: int, wrong: int) -> "Figu
 
 
 def draw_mistake(axes: "Axes", mistake: Mistake) -> None:
-    """One image, with the truth and the answer below it."""
+    """One image, with the truth and the prediction below it."""
     pixels = mistake.image.copy()
     pixels.thumbnail((320, 320), Image.Resampling.LANCZOS)
     # Few pixels are shown as they are: smoothing would invent what the model did not see.
@@ -171,9 +171,9 @@ def draw_mistake(axes: "Axes", mistake: Mistake) -> None:
     axes.set_ylim(*around(pixels.height, max(pixels.size))[::-1])
     for spine in axes.spines.values():
         spine.set(color=LINE, linewidth=0.8)
-    lines = (f"true {abbreviate(mistake.true, 18)}", f"said {abbreviate(mistake.said, 18)}")
-    for place, (line, colour) in enumerate(zip(lines, (INK, COLOURS[1]), strict=True)):
-        write(axes.annotate(line, (0, 0), (0, -5 - 12 * place), **BELOW), SMALL, colour)
+    lines = (f"true {abbreviate(mistake.true, 18)}", f"predicted {abbreviate(mistake.predicted, 14)}")
+    for index, (line, colour) in enumerate(zip(lines, (INK, COLOURS[1]), strict=True)):
+        write(axes.annotate(line, (0, 0), (0, -5 - 12 * index), **BELOW), SMALL, colour)
     write(axes.annotate(f"{100 * mistake.probability:.0f} % sure", (0, 0), (0, -29), **BELOW), SMALL, SOFT)
 
 

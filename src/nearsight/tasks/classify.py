@@ -72,7 +72,7 @@ STRENGTH: tuple[tuple[float, dict[str, Any]], ...] = (
     (100, {"rand_augment": "rand-m5-mstd0.5-inc1", "mixup": 0.2, "cutmix": 0.5, "erase": 0.1}),
     (float("inf"), {"rand_augment": "rand-m9-mstd0.5-inc1", "mixup": 0.8, "cutmix": 1.0, "erase": 0.25}),
 )
-# The share of the epochs that recipes without a warm-up of their own warm up in, whatever the number of epochs.
+# The fraction of the epochs that recipes without a warm-up of their own warm up in, whatever the number of epochs.
 WARM_UP = {"small-data": 0.05, "small-multilabel": 0.05, "fine-tune": 0.1, "retrofit": 0.1}
 
 
@@ -293,7 +293,7 @@ def to_device(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def logits_of(model: nn.Module, batch: Batch, preprocessing: Preprocessing, device: torch.device) -> Tensor:
-    """What a model that answers each image with a row of numbers gives for a batch `[B, C]`, in float64."""
+    """What a model that gives each image a row of numbers gives for a batch `[B, C]`, in float64."""
     if not len(batch.images):
         return torch.zeros(0, 1, dtype=torch.float64)
     images = batch.images.to(device, non_blocking=True).float() / 255
@@ -495,7 +495,7 @@ def to_csv(judged: Judged) -> bytes:
     """A line for each image: its name, the true class, the prediction, and how probable the model held both."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["image", "true", "said", "right", "probability", "probability_of_true"])
+    writer.writerow(["image", "true", "predicted", "right", "probability", "probability_of_true"])
     for index, one in zip(judged.meter.indices.tolist(), judged.meter.ranked(), strict=True):
         names = judged.classes[one.label], judged.classes[one.predicted]
         values = (f"{value:.6f}" for value in (one.confidence, one.probability))
@@ -522,12 +522,12 @@ def classification_tables(metrics: ClassificationMetrics, classes: Sequence[str]
     by_class = titled("worst classes", "images", "accuracy", "95 % interval", "precision")
     for number in worst:
         recall, precision = metrics.recall[number], metrics.precision[number]
-        shown = percent(precision.value) if precision.value == precision.value else "never said"
+        shown = percent(precision.value) if precision.value == precision.value else "never predicted"
         cells = (f"{metrics.support[number]:,}", percent(recall.value), limits(recall), shown)
         by_class.add_row(short(classes[number]), *cells)
     confusions = titled("most frequent confusions", "images", "of the class")
-    for true, said, count in most_confused(metrics.confusion, ROWS):
-        pair = Text.assemble(short(classes[true]), (" taken for ", "dim"), short(classes[said]))
+    for true, predicted, count in most_confused(metrics.confusion, ROWS):
+        pair = Text.assemble(short(classes[true]), (" taken for ", "dim"), short(classes[predicted]))
         confusions.add_row(pair, f"{count:,}", percent(count / metrics.support[true]))
     return [table, Text(), by_class, Text(), confusions]
 

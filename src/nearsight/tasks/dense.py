@@ -93,12 +93,12 @@ def fill_in_dense(recipe: Recipe, data: Data, sizes: Sizes, head: str) -> Recipe
     train = data.train
     assert train is not None
     settings = recipe.model_dump()
-    shorter = recipe.scene.shorter or recipe.model.img_size or choose_side(recipe.task, sizes)
-    settings["scene"]["shorter"] = shorter
-    if recipe.name == "small-segment" and recipe.scene.longest is None:
-        settings["scene"]["longest"] = min(LONGEST, round(shorter * sizes.frame[1] / sizes.frame[0]))
-    if recipe.name.startswith("small-") and "crop" not in recipe.scene.model_fields_set:
-        settings["scene"]["crop"] = min(CROP_SIDE, max(16, round(shorter * CROP / 16) * 16))
+    shorter = recipe.dense.min_size or recipe.model.img_size or choose_side(recipe.task, sizes)
+    settings["dense"]["min_size"] = shorter
+    if recipe.name == "small-segment" and recipe.dense.max_size is None:
+        settings["dense"]["max_size"] = min(LONGEST, round(shorter * sizes.frame[1] / sizes.frame[0]))
+    if recipe.name.startswith("small-") and "crop" not in recipe.dense.model_fields_set:
+        settings["dense"]["crop"] = min(CROP_SIDE, max(16, round(shorter * CROP / 16) * 16))
     settings["epochs"] = recipe.epochs or choose_passes(len(train))
     settings["batch"] = recipe.batch or max(1, min(BATCH, len(train) // 4))
     settings["model"] |= choose_parts(recipe, recipe.model.head or head, shorter, sizes)
@@ -185,7 +185,7 @@ def build_dense(recipe: Recipe, classes: int, masks: bool) -> Built:
     Raises:
         ValueError: The model, the head or the weights can't be used.
     """
-    choice, scene = recipe.model, recipe.scene
+    choice, dense = recipe.model, recipe.dense
     weights = weights_file(choice.weights, choice.name)
     described = weights is not None and (has_description(weights) or choice.name is None)
     description = read_description(weights) if weights is not None and described else None
@@ -205,10 +205,10 @@ def build_dense(recipe: Recipe, classes: int, masks: bool) -> Built:
         model = DenseModel(DenseSpec(backbone, head_of(choice, recipe.task)), classes, masks)
         if weights is not None:
             load_backbone(model, weights)
-    assert scene.shorter is not None
+    assert dense.min_size is not None
     mean, std = normalisation(model)
     preprocessing = DensePreprocessing(
-        scene.shorter, scene.longest, scene.stretch, mean, std, divisor=model.pyramid.multiple
+        dense.min_size, dense.max_size, dense.stretch, mean, std, divisor=model.pyramid.multiple
     )
     return Built(model.train(), name, None, preprocessing)
 
@@ -284,7 +284,7 @@ class DenseTask(Task):
         return DensePreprocessing(**{OLD_KEYS.get(key, key): value for key, value in known.items()})
 
     def augmentation(self, recipe: Recipe, preprocessing: DensePreprocessing) -> DenseAugmentation:
-        return DenseAugmentation(recipe.scene, preprocessing)
+        return DenseAugmentation(recipe.dense, preprocessing)
 
     def objective(
         self, recipe: Recipe, data: Data, built: Built, device: torch.device, teacher: Labeller | None = None
@@ -383,9 +383,9 @@ class DenseTask(Task):
     def draw_case(self, judged: Judged, index: int, title: str) -> Image.Image:
         """One image: as it is, with the ground truth, and with the prediction."""
         image, real = self.draw_truth(judged.images, index, judged.classes)
-        said = self.predicted(judged, index).draw(image)
+        predicted = self.predicted(judged, index).draw(image)
         name = Path(judged.images.name(index)).name
-        return side_by_side([(title, image), (f"ground truth · {name}", real), ("prediction", said)], TALL)
+        return side_by_side([(title, image), (f"ground truth · {name}", real), ("prediction", predicted)], TALL)
 
     def predicted(self, judged: Judged, index: int) -> Prediction:
         """The prediction for an image, as it is drawn."""

@@ -82,8 +82,8 @@ class Detect(DenseTask):
 
     def predicted(self, judged: Judged, index: int) -> Detection:
         record: ImageRecord = judged.meter.records[index]
-        found = {name: record.answer[name] for name in ("boxes", "labels", "scores")}
-        rles = tuple(record.answer["rles"]) if "rles" in record.answer else None
+        found = {name: record.prediction[name] for name in ("boxes", "labels", "scores")}
+        rles = tuple(record.prediction["rles"]) if "rles" in record.prediction else None
         whole = Detection(image="", size=record.size, classes=judged.classes, **found, rles=rles)
         return whole.at(judged.metrics.boxes.threshold)
 
@@ -145,7 +145,7 @@ class DetectionMeter(Meter):
 
     def metrics(self) -> BoxAndMaskMetrics:
         masks = bool(self.records) and all(
-            "rles" in record.answer and "rles" in record.truth for record in self.records.values()
+            "rles" in record.prediction and "rles" in record.truth for record in self.records.values()
         )
         tally = self.tally()
         return BoxAndMaskMetrics(tally.metrics("boxes"), tally.metrics("masks") if masks else None)
@@ -164,7 +164,7 @@ class DetectionMeter(Meter):
         numbers = sorted(self.records)
         without = []
         for group in range(min(GROUPS, len(numbers))):
-            rest = {n: self.records[n] for place, n in enumerate(numbers) if place % GROUPS != group}
+            rest = {n: self.records[n] for index, n in enumerate(numbers) if index % GROUPS != group}
             if rest:
                 without.append(float(np.nan_to_num(ObjectTally(self.classes, rest).metrics("boxes").ap)))
         return {"scores": self.scores(), "parts": pseudo_values(whole, without)}

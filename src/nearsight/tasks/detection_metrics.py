@@ -11,51 +11,51 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MOST = 100  # answers of an image that count, the surest first
-HALF = 0.5  # overlap from which an answer is right, for F1
+MOST = 100  # predictions of an image that count, the surest first
+HALF = 0.5  # overlap from which a prediction is right, for F1
 NUMBERS = ("ap", "ap50", "ap75", "small", "medium", "large", "recall", "f1", "threshold", "precision_at", "recall_at")
 KINDS = {"boxes": "bbox", "masks": "segm"}
 
 
 class ImageRecord(NamedTuple):
-    """What was answered for an image, and what is true, in its pixels.
+    """What was predicted for an image, and what is true, in its pixels.
 
     Attributes:
         size: Height and width.
-        answer: Arrays `boxes` `[n, 4]`, `labels` `[n]`, `scores` `[n]` and, for masks, run lengths `rles`.
+        prediction: Arrays `boxes` `[n, 4]`, `labels` `[n]`, `scores` `[n]` and, for masks, run lengths `rles`.
         truth: Arrays `boxes` `[m, 4]`, `labels` `[m]`, `crowd` `[m]`, `area` `[m]` and, for masks, `rles`.
     """
 
     size: tuple[int, int]
-    answer: dict[str, Any]
+    prediction: dict[str, Any]
     truth: dict[str, Any]
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any], truth: Mapping[str, Any], size: tuple[int, int]) -> "ImageRecord":
+    def of(cls, prediction: Mapping[str, Any], truth: Mapping[str, Any], size: tuple[int, int]) -> "ImageRecord":
         """The record of an image, with those detections that count."""
-        order = np.argsort(-np.asarray(answer["scores"]), kind="stable")[:MOST]
-        kept: dict[str, Any] = {name: np.asarray(answer[name])[order] for name in ("boxes", "labels", "scores")}
-        if "rles" in answer:
-            kept["rles"] = [answer["rles"][place] for place in order]
+        order = np.argsort(-np.asarray(prediction["scores"]), kind="stable")[:MOST]
+        kept: dict[str, Any] = {name: np.asarray(prediction[name])[order] for name in ("boxes", "labels", "scores")}
+        if "rles" in prediction:
+            kept["rles"] = [prediction["rles"][index] for index in order]
         return cls(size, kept, dict(truth))
 
 
 @dataclass(frozen=True)
 class DetectionMetrics:
-    """How good answers are, by boxes or by masks. What can't be told, as there is no such object, is nan.
+    """How good predictions are, by boxes or by masks. What can't be told, as there is no such object, is nan.
 
     Attributes:
         ap: Average precision, mean over overlaps of 0.50 to 0.95 and over classes.
         ap50: At an overlap of 0.50.
         ap75: At an overlap of 0.75.
         small: `ap` of objects up to 32 × 32 pixels; likewise `medium` up to 96 × 96 and `large`.
-        recall: Share of objects found among 100 answers, mean over overlaps and classes.
+        recall: Fraction of objects found among 100 predictions, mean over overlaps and classes.
         classes: `ap` of each class `[C]`.
         classes50: `ap50` of each class `[C]`.
         f1: Best F1 at an overlap of 0.50, over all classes together.
-        threshold: The score from which on answers count, to reach it.
-        precision_at: Share of these answers that are right.
-        recall_at: Share of the objects that they find.
+        threshold: The score from which on predictions count, to reach it.
+        precision_at: Fraction of these predictions that are right.
+        recall_at: Fraction of the objects that they find.
         images: How many images were looked at.
         objects: How many objects are in them, without crowds.
     """
@@ -80,8 +80,8 @@ class DetectionMetrics:
         """The figures as values that JSON knows; None for what can't be told."""
         figures: dict[str, Any] = {name: known(getattr(self, name)) for name in NUMBERS}
         by_class = {
-            name: {"ap": known(self.classes[place]), "ap50": known(self.classes50[place])}
-            for place, name in enumerate(classes)
+            name: {"ap": known(self.classes[index]), "ap50": known(self.classes50[index])}
+            for index, name in enumerate(classes)
         }
         return {**figures, "images": self.images, "objects": self.objects, "classes": by_class}
 
@@ -110,23 +110,23 @@ class ObjectTally:
         self.classes = classes
         self.records: dict[int, ImageRecord] = {} if records is None else records
 
-    def add(self, number: int, answer: Mapping[str, Any], truth: Mapping[str, Any], size: tuple[int, int]) -> None:
+    def add(self, number: int, prediction: Mapping[str, Any], truth: Mapping[str, Any], size: tuple[int, int]) -> None:
         """Remember an image.
 
         Args:
             number: Of the image in its split.
-            answer: As `DensePreprocessing.restore_objects` gives it; the 100 surest count.
+            prediction: As `DensePreprocessing.restore_objects` gives it; the 100 surest count.
             truth: As the loader for evaluation gives it.
             size: Height and width of the image.
         """
-        self.records[number] = ImageRecord.of(answer, truth, size)
+        self.records[number] = ImageRecord.of(prediction, truth, size)
 
     def merge(self, records: Mapping[int, ImageRecord]) -> None:
         """Take what another process remembered."""
         self.records.update(records)
 
     def metrics(self, kind: str = "boxes") -> DetectionMetrics:
-        """How good the answers are, by `boxes` or by `masks`.
+        """How good the predictions are, by `boxes` or by `masks`.
 
         Raises:
             ValueError: No image was looked at.
@@ -153,7 +153,7 @@ class ObjectTally:
         )
 
     def image_scores(self, threshold: float, kind: str = "boxes") -> dict[int, float]:
-        """F1 of each image at a threshold; 1 where there is nothing to find and nothing was answered."""
+        """F1 of each image at a threshold; 1 where there is nothing to find and nothing was predicted."""
         return {number: image_f1(match(record, kind), threshold) for number, record in self.records.items()}
 
 
@@ -163,9 +163,9 @@ def curves(
     """Precision `[10 overlaps, 101 recalls, C, 4 areas]` and recall `[10 overlaps, C, 4 areas]`; -1 for none."""
     from faster_coco_eval import COCO, COCOeval_faster
 
-    truths, answers = coco_dataset(records, classes, kind)
+    truths, predictions = coco_dataset(records, classes, kind)
     with_truth = COCO(truths)
-    evaluation = COCOeval_faster(with_truth, with_truth.loadRes(answers), KINDS[kind])
+    evaluation = COCOeval_faster(with_truth, with_truth.loadRes(predictions), KINDS[kind])
     evaluation.params.maxDets = [1, 10, MOST]
     evaluation.evaluate()
     evaluation.accumulate()
@@ -175,24 +175,24 @@ def curves(
 def coco_dataset(
     records: Mapping[int, ImageRecord], classes: int, kind: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Truths and answers as COCO's files have them; numbers count from 1, as 0 would mean no match there."""
+    """Truths and predictions as COCO's files have them; numbers count from 1, as 0 would mean no match there."""
     truths: list[dict[str, Any]] = []
-    answers: list[dict[str, Any]] = []
+    predictions: list[dict[str, Any]] = []
     for number, record in records.items():
         extents = shapes_of(record.truth, kind)
         rest = zip(*(record.truth[name].tolist() for name in ("labels", "crowd", "area")), strict=True)
         for extent, (label, crowd, area) in zip(extents, rest, strict=True):
             entry = {"image_id": number + 1, "category_id": label + 1, "iscrowd": int(crowd), "area": area}
             truths.append({"id": len(truths) + 1, **entry, **extent})
-        extents = shapes_of(record.answer, kind)
-        rest = zip(*(record.answer[name].tolist() for name in ("labels", "scores")), strict=True)
+        extents = shapes_of(record.prediction, kind)
+        rest = zip(*(record.prediction[name].tolist() for name in ("labels", "scores")), strict=True)
         for extent, (label, score) in zip(extents, rest, strict=True):
-            answers.append({"image_id": number + 1, "category_id": label + 1, "score": score, **extent})
+            predictions.append({"image_id": number + 1, "category_id": label + 1, "score": score, **extent})
     images = [
         {"id": number + 1, "height": record.size[0], "width": record.size[1]} for number, record in records.items()
     ]
     categories = [{"id": label + 1, "name": str(label)} for label in range(classes)]
-    return {"images": images, "annotations": truths, "categories": categories}, answers
+    return {"images": images, "annotations": truths, "categories": categories}, predictions
 
 
 def shapes_of(objects: Mapping[str, Any], kind: str) -> Iterable[dict[str, Any]]:
@@ -209,10 +209,10 @@ def corner_and_sides(boxes: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 class Matches(NamedTuple):
-    """Which answers of an image are right at an overlap of 0.5.
+    """Which predictions of an image are right at an overlap of 0.5.
 
     Attributes:
-        scores: Of the answers that count `[n]`; those on crowds don't.
+        scores: Of the predictions that count `[n]`; those on crowds don't.
         right: Whether each is right `[n]`.
         objects: How many objects there are, without crowds.
     """
@@ -223,30 +223,30 @@ class Matches(NamedTuple):
 
 
 def match(record: ImageRecord, kind: str) -> Matches:
-    """Give each answer, the surest first, the free object of its class that it overlaps most."""
+    """Give each prediction, the surest first, the free object of its class that it overlaps most."""
     from faster_coco_eval.core import mask as codec
 
-    answer, truth = record.answer, record.truth
-    scores, crowd = np.asarray(answer["scores"], dtype=np.float64), np.asarray(truth["crowd"], dtype=bool)
+    prediction, truth = record.prediction, record.truth
+    scores, crowd = np.asarray(prediction["scores"], dtype=np.float64), np.asarray(truth["crowd"], dtype=bool)
     objects = int((~crowd).sum())
     right, counts = np.zeros(len(scores), dtype=bool), np.ones(len(scores), dtype=bool)
     if not len(scores) or not len(crowd):
         return Matches(scores, right, objects)
     if kind == "masks":
-        overlap = np.array(codec.iou(list(answer["rles"]), list(truth["rles"]), crowd.astype(int).tolist()))
+        overlap = np.array(codec.iou(list(prediction["rles"]), list(truth["rles"]), crowd.astype(int).tolist()))
     else:
-        sides = (corner_and_sides(found["boxes"]).tolist() for found in (answer, truth))
+        sides = (corner_and_sides(found["boxes"]).tolist() for found in (prediction, truth))
         overlap = np.array(codec.iou(*sides, crowd.astype(int).tolist()))
-    overlap[np.asarray(answer["labels"])[:, None] != np.asarray(truth["labels"])[None]] = 0
+    overlap[np.asarray(prediction["labels"])[:, None] != np.asarray(truth["labels"])[None]] = 0
     free = ~crowd
-    for place in np.argsort(-scores, kind="stable"):
-        if overlap[place].max() < HALF:
+    for index in np.argsort(-scores, kind="stable"):
+        if overlap[index].max() < HALF:
             continue
-        best = int(np.where(free, overlap[place], 0).argmax())
-        if free[best] and overlap[place, best] >= HALF:
-            right[place], free[best] = True, False
-        elif (overlap[place] * crowd).max() >= HALF:
-            counts[place] = False
+        best = int(np.where(free, overlap[index], 0).argmax())
+        if free[best] and overlap[index, best] >= HALF:
+            right[index], free[best] = True, False
+        elif (overlap[index] * crowd).max() >= HALF:
+            counts[index] = False
     return Matches(scores[counts], right[counts], objects)
 
 
@@ -261,16 +261,16 @@ def best_f1(matches: Sequence[Matches]) -> dict[str, float]:
     if not right.any():
         return dict(zip(names, (0.0, 1.0, 0.0, 0.0), strict=True))
     order = np.argsort(-scores, kind="stable")
-    hits, answered = np.cumsum(right[order]), np.arange(1, len(order) + 1)
-    last = np.append(np.diff(scores[order]) != 0, True)  # answers of one score count together
-    values = np.where(last, 2 * hits / (answered + objects), 0)
+    hits, predicted = np.cumsum(right[order]), np.arange(1, len(order) + 1)
+    last = np.append(np.diff(scores[order]) != 0, True)  # predictions of one score count together
+    values = np.where(last, 2 * hits / (predicted + objects), 0)
     best = int(values.argmax())
-    figures = (values[best], scores[order][best], hits[best] / answered[best], hits[best] / objects)
+    figures = (values[best], scores[order][best], hits[best] / predicted[best], hits[best] / objects)
     return dict(zip(names, map(float, figures), strict=True))
 
 
 def image_f1(found: Matches, threshold: float) -> float:
-    """F1 of one image at a threshold; 1 where there is nothing to find and nothing was answered."""
+    """F1 of one image at a threshold; 1 where there is nothing to find and nothing was predicted."""
     sure = found.scores >= threshold
     total = int(sure.sum()) + found.objects
     return 2 * int(found.right[sure].sum()) / total if total else 1.0

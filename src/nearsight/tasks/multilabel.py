@@ -340,17 +340,17 @@ def measure_labels(
     )
     best = np.array([best_threshold(row, there) for row, there in zip(probabilities.T, labels.T, strict=True)])
     used = best if thresholds is None else thresholds
-    predicted = probabilities >= used
-    right, said = (predicted & labels).sum(axis=0), predicted.sum(axis=0)
+    named = probabilities >= used
+    right, predicted = (named & labels).sum(axis=0), named.sum(axis=0)
     with np.errstate(invalid="ignore"):
-        f1 = 2 * right / (said + support)
-        precision, recall = right / said, right / support
+        f1 = 2 * right / (predicted + support)
+        precision, recall = right / predicted, right / support
     wide = probabilities.astype(np.float64)
     true = np.maximum(np.where(labels, wide, 1 - wide), np.finfo(np.float64).tiny)
     return MultilabelMetrics(
         images=len(labels),
         map=float(np.nanmean(ap)) if support.any() else 0.0,
-        f1_micro=float(2 * right.sum() / max(int(said.sum() + support.sum()), 1)),
+        f1_micro=float(2 * right.sum() / max(int(predicted.sum() + support.sum()), 1)),
         f1_macro=float(np.nan_to_num(f1).mean()),
         loss=float(-np.log(true).mean()),
         ap=ap,
@@ -421,13 +421,13 @@ def to_csv(judged: Judged) -> bytes:
     """A line for each image: its name, its labels, the predicted ones, their F1, and the probability of each class."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["image", "true", "said", "f1", *judged.classes])
+    writer.writerow(["image", "true", "predicted", "f1", *judged.classes])
     probabilities, labels = judged.meter.arrays()
     predicted = probabilities >= judged.metrics.thresholds
     names = np.array(judged.classes, dtype=object)
     rows = zip(judged.meter.indices.tolist(), labels, predicted, judged.meter.scores(), probabilities, strict=True)
-    for index, there, said, score, row in rows:
-        cells = ("|".join(names[there]), "|".join(names[said]), f"{score:.4f}", *(f"{value:.6f}" for value in row))
+    for index, there, named, score, row in rows:
+        cells = ("|".join(names[there]), "|".join(names[named]), f"{score:.4f}", *(f"{value:.6f}" for value in row))
         writer.writerow([judged.images.name(index), *cells])
     return stream.getvalue().encode(errors="surrogateescape")
 
@@ -440,10 +440,10 @@ def draw_curves(judged: Judged) -> Any:
     picture = figure(6.4, 4.6)
     axes = tidy(picture.add_subplot(), title="Precision and recall", x="recall", y="precision")
     worst = np.argsort(np.where(np.isnan(judged.metrics.ap), np.inf, judged.metrics.ap), kind="stable")[:DRAWN]
-    for place, number in enumerate(n for n in worst if judged.metrics.support[n]):
+    for index, number in enumerate(n for n in worst if judged.metrics.support[n]):
         precision, recall, _ = precision_recall_curve(labels[:, number], probabilities[:, number])
         name = f"{abbreviate(judged.classes[number], NAME)} (AP {percent(float(judged.metrics.ap[number]))})"
-        axes.plot(recall, precision, color=COLOURS[place % len(COLOURS)], linewidth=1.6, label=name)
+        axes.plot(recall, precision, color=COLOURS[index % len(COLOURS)], linewidth=1.6, label=name)
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")

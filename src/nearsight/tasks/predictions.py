@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..data.formats import coco_answers, index_png
+from ..data.formats import coco_detections, index_png
 from ..data.instances import decode_masks
 from ..plots.overlays import draw_detections, draw_labels, draw_segmentation
 from ..plots.style import abbreviate
@@ -335,7 +335,7 @@ class Detection(Prediction):
         if not predictions:
             return {}
         found = [(one.image, one.size, one.as_objects()) for one in predictions]
-        return {"objects.json": json.dumps(coco_answers(found, predictions[0].classes)).encode()}
+        return {"objects.json": json.dumps(coco_detections(found, predictions[0].classes)).encode()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -376,8 +376,8 @@ class Segmentation(Prediction):
 
     def to_dict(self) -> dict[str, Any]:
         """The image, its size and the fraction of each class; the map is in `regions/`."""
-        shares = {name: round(fraction, 6) for name, fraction in self.fractions.items()}
-        return {"image": self.image, "size": list(self.size), "shares": shares}
+        fractions = {name: round(fraction, 6) for name, fraction in self.fractions.items()}
+        return {"image": self.image, "size": list(self.size), "shares": fractions}
 
     def columns(self) -> tuple[str, ...]:
         """A row for each class that occurs."""

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-IGNORE_INDEX = 255
+from ..plots.overlays import IGNORE_INDEX
+
 Counts = NDArray[np.int64]
 
 
@@ -16,12 +17,12 @@ class SegmentationMetrics:
     """How good a segmentation is.
 
     Attributes:
-        miou: Mean over the classes that occur, of the share that truth and answer have in common of what either has.
-        accuracy: Share of pixels with the right class.
-        class_accuracy: Mean over the classes of the truth, of the share of their pixels that is right.
-        iou: Overlap of each class; nan for one that is in neither truth nor answer `[C]`.
-        recall: Share of the pixels of each class that is right; nan for one that the truth lacks `[C]`.
-        precision: Share of the answers of each class that is right; nan for one never answered `[C]`.
+        miou: Mean over the classes that occur, of their IoU.
+        accuracy: Fraction of pixels with the right class.
+        class_accuracy: Mean over the classes of the truth, of the fraction of their pixels that is right.
+        iou: IoU of each class; nan for one that is in neither truth nor prediction `[C]`.
+        recall: Fraction of the pixels of each class that is right; nan for one that the truth lacks `[C]`.
+        precision: Fraction of the predictions of each class that is right; nan for one never predicted `[C]`.
         pixels: Pixels of each class in the truth `[C]`.
         most_frequent: Number of the most frequent class.
         baseline: `miou` of always answering the most frequent class.
@@ -54,9 +55,9 @@ class SegmentationMetrics:
     def to_dict(self, classes: Sequence[str]) -> dict[str, Any]:
         """The figures as values that JSON knows; classes that don't occur have none."""
         by_class = {
-            name: {"iou": known(self.iou[place]), "recall": known(self.recall[place])}
-            | {"precision": known(self.precision[place]), "pixels": int(self.pixels[place])}
-            for place, name in enumerate(classes)
+            name: {"iou": known(self.iou[index]), "recall": known(self.recall[index])}
+            | {"precision": known(self.precision[index]), "pixels": int(self.pixels[index])}
+            for index, name in enumerate(classes)
         }
         metrics = {
             "miou": self.miou,
@@ -71,13 +72,13 @@ class SegmentationMetrics:
 
 
 class RegionTally:
-    """Pixels by true class and answer, added up image by image.
+    """Pixels by true class and prediction, added up image by image.
 
     Args:
         classes: Number of classes.
 
     Attributes:
-        confusion: Pixels by true class (rows) and answer (columns) `[C, C]`.
+        confusion: Pixels by true class (rows) and prediction (columns) `[C, C]`.
 
     Example:
         >>> tally = RegionTally(2)
@@ -89,17 +90,17 @@ class RegionTally:
     def __init__(self, classes: int):
         self.confusion: Counts = np.zeros((classes, classes), dtype=np.int64)
 
-    def add(self, answer: Any, truth: Any) -> float:
+    def add(self, prediction: Any, truth: Any) -> float:
         """Count an image.
 
         Args:
-            answer: Class numbers `[H, W]`, an array or a tensor.
+            prediction: Class numbers `[H, W]`, an array or a tensor.
             truth: Class numbers `[H, W]`, 255 where none counts.
 
         Returns:
             The mean overlap in this image; nan if nothing in it counts.
         """
-        counts = confuse(np.asarray(answer), np.asarray(truth), len(self.confusion))
+        counts = confuse(np.asarray(prediction), np.asarray(truth), len(self.confusion))
         self.confusion += counts
         return mean_overlap(counts)
 
@@ -108,7 +109,7 @@ class RegionTally:
         self.confusion += np.asarray(confusion, dtype=np.int64)
 
     def metrics(self) -> SegmentationMetrics:
-        """How good all answers are.
+        """How good all predictions are.
 
         Raises:
             ValueError: Nothing was counted.
@@ -116,23 +117,23 @@ class RegionTally:
         return measure_regions(self.confusion)
 
 
-def confuse(answer: NDArray[Any], truth: NDArray[Any], classes: int) -> Counts:
-    """Pixels by true class and answer `[C, C]`, without those that don't count."""
-    if answer.shape != truth.shape:
-        raise ValueError(f"An answer of {answer.shape} pixels can't be compared with a truth of {truth.shape}.")
+def confuse(prediction: NDArray[Any], truth: NDArray[Any], classes: int) -> Counts:
+    """Pixels by true class and prediction `[C, C]`, without those that don't count."""
+    if prediction.shape != truth.shape:
+        raise ValueError(f"A prediction of {prediction.shape} pixels can't be compared with a truth of {truth.shape}.")
     counted = truth != IGNORE_INDEX
-    pairs = truth[counted].astype(np.int64) * classes + answer[counted]
+    pairs = truth[counted].astype(np.int64) * classes + prediction[counted]
     return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
 
 def overlaps(confusion: Counts) -> NDArray[np.float64]:
-    """What truth and answer have in common, as a share of what either has, by class; nan where there is neither."""
+    """IoU of each class; nan where neither ground truth nor prediction has it."""
     right = np.diagonal(confusion)
-    return share(right, confusion.sum(axis=0) + confusion.sum(axis=1) - right)
+    return fraction(right, confusion.sum(axis=0) + confusion.sum(axis=1) - right)
 
 
 def mean_overlap(confusion: Counts) -> float:
-    """Mean over the classes that occur in truth or answer; nan if none does."""
+    """Mean over the classes that occur in truth or prediction; nan if none does."""
     values = overlaps(confusion)
     return float(np.nanmean(values)) if not np.isnan(values).all() else float("nan")
 
@@ -143,10 +144,10 @@ def measure_regions(confusion: Counts) -> SegmentationMetrics:
     Raises:
         ValueError: No pixel was counted.
     """
-    pixels, answered, right = confusion.sum(axis=1), confusion.sum(axis=0), np.diagonal(confusion)
+    pixels, predicted, right = confusion.sum(axis=1), confusion.sum(axis=0), np.diagonal(confusion)
     if not pixels.sum():
         raise ValueError("None of the pixels count: no image could be read, or all of them are marked to be ignored.")
-    recall = share(right, pixels)
+    recall = fraction(right, pixels)
     frequent = int(pixels.argmax())
     always = np.zeros_like(confusion)
     always[:, frequent] = pixels
@@ -156,7 +157,7 @@ def measure_regions(confusion: Counts) -> SegmentationMetrics:
         class_accuracy=float(np.nanmean(recall)),
         iou=overlaps(confusion),
         recall=recall,
-        precision=share(right, answered),
+        precision=fraction(right, predicted),
         pixels=pixels,
         most_frequent=frequent,
         baseline=mean_overlap(always),
@@ -164,7 +165,7 @@ def measure_regions(confusion: Counts) -> SegmentationMetrics:
     )
 
 
-def share(part: Counts, whole: Counts) -> NDArray[np.float64]:
+def fraction(part: Counts, whole: Counts) -> NDArray[np.float64]:
     """Parts of wholes; nan where the whole is nothing."""
     return np.where(whole > 0, part / np.maximum(whole, 1), np.nan)
 

@@ -55,7 +55,7 @@ def join_model(model: nn.Module, accelerator: Accelerator) -> nn.Module:
     return joined
 
 
-def share_bad(session: "Session") -> None:
+def agree_on_bad(session: "Session") -> None:
     """Tell all processes which images the others could not read."""
     if session.accelerator.num_processes > 1:
         for found in gather_object([session.progress.bad]):

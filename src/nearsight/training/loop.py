@@ -20,9 +20,9 @@ from ..config.recipe import Recipe
 from ..data import Split
 from ..data.loader import scramble
 from ..runs.predictor import save_trained
-from ..runs.run import Outcome, Run, check_place, resume_flags
+from ..runs.run import Outcome, Run, check_output_folder, resume_flags
 from ..tasks.base import PROJECTION, Meter
-from .distributed import Step, agree, share_bad
+from .distributed import Step, agree, agree_on_bad
 from .frozen import fit_frozen
 from .optim import learning_rate
 from .progress import Display
@@ -91,7 +91,7 @@ def run_training(
         2
     """
     run = Run(folder, resume_flags(track, cpu))
-    check_place(run, source)
+    check_output_folder(run, source)
     accelerator = make_accelerator(run, recipe, track, cpu)
     with run.locked() if accelerator.is_main_process else nullcontext():
         prepared = prepare(source, recipe, run)
@@ -228,12 +228,12 @@ def take_step(session: Session, batches: Iterator[Any], flag: StopFlag, is_save_
 
 
 def set_rates(session: Session) -> float:
-    """Set the learning rates for the next step; returns the share of the full rate."""
+    """Set the learning rates for the next step; returns the fraction of the full rate."""
     recipe = session.recipe
-    share = learning_rate(recipe.schedule, recipe.epochs, session.progress.step / session.steps_per_epoch)
+    fraction = learning_rate(recipe.schedule, recipe.epochs, session.progress.step / session.steps_per_epoch)
     for group, base in zip(session.optimizer.param_groups, session.base_rates, strict=True):
-        group["lr"] = base * share
-    return max(session.base_rates) * share
+        group["lr"] = base * fraction
+    return max(session.base_rates) * fraction
 
 
 def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display) -> None:
@@ -316,7 +316,7 @@ def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
         tested = metrics.values() | {name: v for name, v in metrics.settings().items() if isinstance(v, float)}
     else:
         meter, tested = session.best or evaluate(session, prepared.val, flag), None
-    share_bad(session)
+    agree_on_bad(session)
     outcome = Outcome(
         model=built.name,
         parameters=sum(p.numel() for p in built.model.parameters()),
@@ -345,7 +345,7 @@ def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
 def save_checkpoint(session: Session) -> None:
     """Write a checkpoint; the first process does it for all."""
     check_weights(session)
-    share_bad(session)
+    agree_on_bad(session)
     if session.accelerator.is_main_process:
         ema = session.ema.module if session.ema else None
         session.checkpoints.write(session.progress, session.built.model, session.optimizer, ema)

@@ -22,7 +22,7 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
     learn at `offsets` times their layer's rate.
 
     Returns:
-        Slow groups first, with `params`, their `names`, `lr_scale` (share of the learning rate) and `weight_decay`.
+        Slow groups first, with `params`, their `names`, `lr_scale` (fraction of the learning rate) and `weight_decay`.
         The order follows from the model and the settings alone.
 
     Example:
@@ -52,7 +52,7 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
 
 
 def layer_scales(model: nn.Module, decay: float | None) -> dict[str, float]:
-    """Share of the learning rate for each parameter: 1 for the head, `decay` times as much with each layer before."""
+    """Factor of the learning rate for each parameter: 1 for the head, times `decay` with each layer before."""
     names = [name for name, _ in model.named_parameters()]
     if decay is None:
         return dict.fromkeys(names, 1.0)
@@ -108,7 +108,7 @@ def base_rate(optimizer: Optimizer, batch: int) -> float:
 
 
 def learning_rate(schedule: Schedule, epochs: int, epoch: float) -> float:
-    """Share of the learning rate at a moment of training.
+    """Fraction of the learning rate at a moment of training.
 
     The warm-up takes the place of the schedule's first epochs and does not shift it, as in DeiT's and Swin's training.
 
@@ -130,6 +130,6 @@ def learning_rate(schedule: Schedule, epochs: int, epoch: float) -> float:
     if schedule.kind == "poly":
         return schedule.min_lr + (1 - schedule.min_lr) * (1 - done) ** schedule.power
     if schedule.kind == "step":
-        # Milestones are shares; half a millionth keeps 0.3 of 200 epochs at epoch 60.
-        return max(schedule.gamma ** sum(done + 5e-7 >= share for share in schedule.milestones), schedule.min_lr)
+        # Milestones are fractions; half a millionth keeps 0.3 of 200 epochs at epoch 60.
+        return max(schedule.gamma ** sum(done + 5e-7 >= fraction for fraction in schedule.milestones), schedule.min_lr)
     return schedule.min_lr + (1 - schedule.min_lr) * (1 + math.cos(math.pi * done)) / 2

@@ -99,12 +99,12 @@ def check_there(run: Run, record: Mapping[str, Any]) -> None:
     bare = record["source"].partition("?")[0]
     if record["kind"] in NOT_ON_DISK or is_pattern(record["source"]):
         return
-    places = [os.path.expanduser(text) for text in (record["source"], bare)]
+    paths = [os.path.expanduser(text) for text in (record["source"], bare)]
     begun_in = record.get("folder", "")
-    if not any(os.path.exists(path) or os.path.exists(os.path.join(begun_in, path)) for path in places):
-        place = os.path.join(begun_in, places[1])
+    if not any(os.path.exists(path) or os.path.exists(os.path.join(begun_in, path)) for path in paths):
+        missing = os.path.join(begun_in, paths[1])
         raise ValueError(
-            f"{run.folder} needs its data at {place}, where nothing is; put them back, or link them there."
+            f"{run.folder} needs its data at {missing}, where nothing is; put them back, or link them there."
         )
 
 

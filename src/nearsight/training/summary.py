@@ -47,12 +47,12 @@ def draw_curves(records: Sequence[dict[str, Any]], best: int, metric: str) -> "F
     for text in loss.legend(frameon=False).get_texts():
         write(text, SMALL)
 
-    shares = [100 * record["val_score"] for record in epochs]
+    fractions = [100 * record["val_score"] for record in epochs]
     tidy(score, title=f"Validation {metric}", x="epoch")
-    score.plot(numbers, shares, color=COLOURS[2], **look)
+    score.plot(numbers, fractions, color=COLOURS[2], **look)
     if len(epochs) == 1:
         score.set_ylim(0, 100)
-    mark_best(score, best, shares[numbers.index(best)])
+    mark_best(score, best, fractions[numbers.index(best)])
     score.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
 
     tidy(rate, title="Learning rate", x="epoch")
@@ -85,10 +85,10 @@ def draw_strengths(record: dict[str, Any]) -> "Figure":
     return picture
 
 
-def mark_best(axes: "Axes", epoch: int, share: float) -> None:
+def mark_best(axes: "Axes", epoch: int, fraction: float) -> None:
     """Mark the best epoch, and write its score where a rising curve leaves room."""
-    axes.plot([epoch], [share], "o", color=COLOURS[1], markersize=7, zorder=5, clip_on=False)
-    text = axes.text(0.97, 0.05, f"best: {share:.1f} % after epoch {epoch}", transform=axes.transAxes, ha="right")
+    axes.plot([epoch], [fraction], "o", color=COLOURS[1], markersize=7, zorder=5, clip_on=False)
+    text = axes.text(0.97, 0.05, f"best: {fraction:.1f} % after epoch {epoch}", transform=axes.transAxes, ha="right")
     write(text, SMALL, COLOURS[1], weight="bold")
 
 
@@ -249,12 +249,12 @@ def time_lines(outcome: Outcome, machine: dict[str, Any]) -> dict[str, str]:
 
 def next_text(folder: Path) -> str:
     """What to type next."""
-    place = shlex.quote(str(folder))
+    run = shlex.quote(str(folder))
     return f"""## Next
 
 ```sh
-nearsight eval {place}                # accuracy with intervals, confusions, worst mistakes
-nearsight predict {place} image.jpg   # what is in an image
+nearsight eval {run}                # accuracy with intervals, confusions, worst mistakes
+nearsight predict {run} image.jpg   # what is in an image
 ```
 
 In Python, `nearsight.load({str(folder)!r})` opens the model."""
@@ -277,6 +277,6 @@ def some(names: list[str], most: int = 12) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def percent(share: float) -> str:
-    """A share for people."""
-    return f"{100 * share:.1f} %"
+def percent(fraction: float) -> str:
+    """A fraction for people."""
+    return f"{100 * fraction:.1f} %"

@@ -13,7 +13,7 @@ from ..checkpoints.pretrained import at_hand, available_name, find_pretrained, i
 from ..config.files import load_recipe, parse_changes
 from ..config.recipe import Recipe
 from ..data.open import find_task
-from ..retrofit import Choice
+from ..retrofit import LocalizeOptions
 from ..runs.run import Outcome, Run, processes
 from ..tasks import get_task
 from ..timing import check_threads
@@ -116,7 +116,7 @@ def train(
     }
     given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
     if localize is not None:
-        given["model.localize"] = Choice.parse(localize).as_json()
+        given["model.localize"] = LocalizeOptions.parse(localize).as_json()
     if (data is None) == (resume is None):
         raise ValueError("Give either DATA to train on, or --resume RUN to go on with a run.")
     if resume is not None and (given or changes or recipe or out or task or download):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from scene_files import save_mask, save_picture, square
+from dense_files import save_mask, save_picture, square
 
-from nearsight.config.recipe import SceneAugment
+from nearsight.config.recipe import DenseAugment
 from nearsight.data import open_data
 from nearsight.data.loader import Batch, Batches, TrainImages, eval_loader, train_loader
 from nearsight.data.samples import Subset
@@ -16,7 +16,7 @@ from nearsight.data.transforms import DenseAugmentation, DensePreprocessing
 
 def train_batches(split, *, start: int = 0, workers: int = 0, mine: range = range(1), parts: int = 1) -> list[Batch]:
     batches = Batches(split, batch=4, epochs=2, repeats=1, seed=3, start=start, parts=parts, mine=mine)
-    augment = DenseAugmentation(SceneAugment(ratio=(0.6, 1.2), crop=80, distort=0.5), DensePreprocessing(96))
+    augment = DenseAugmentation(DenseAugment(ratio=(0.6, 1.2), crop=80, distort=0.5), DensePreprocessing(96))
     return list(train_loader(TrainImages(split, augment, seed=3), batches, workers))
 
 
@@ -78,12 +78,12 @@ def test_evaluation_gives_truths_in_pixels_of_the_original(objects) -> None:
     part = Subset(objects, [5, 2, 7, 1])
     (batch,) = eval_loader(part, DensePreprocessing(64), batch=8, workers=0)
     assert batch.indices.tolist() == [0, 1, 2, 3]
-    for place, index in enumerate([5, 2, 7, 1]):
-        assert batch.originals[place].tolist() == list(objects.size(index))
-        truth, target = batch.targets[place], objects.target(index)
+    for n, index in enumerate([5, 2, 7, 1]):
+        assert batch.originals[n].tolist() == list(objects.size(index))
+        truth, target = batch.targets[n], objects.target(index)
         assert truth["boxes"].tolist() == target["boxes"].tolist()
         assert len(truth["rles"]) == len(target["masks"])
-        assert tuple(batch.sizes[place].tolist()) == DensePreprocessing(64).size_for(objects.size(index))
+        assert tuple(batch.sizes[n].tolist()) == DensePreprocessing(64).size_for(objects.size(index))
 
 
 def test_scenes_that_can_not_be_used_are_passed_over_and_named(tmp_path: Path, coco_content) -> None:
@@ -116,7 +116,7 @@ def test_a_batch_of_which_nothing_can_be_read(tmp_path: Path) -> None:
     assert batch.images.shape == (0, 3, 0, 0)
     assert len(batch.bad) == 3
     with pytest.raises(ValueError, match="None of the 3 training images can be read"):
-        TrainImages(split, DenseAugmentation(SceneAugment(), DensePreprocessing(64)), 0)[
+        TrainImages(split, DenseAugmentation(DenseAugment(), DensePreprocessing(64)), 0)[
             next(iter(Batches(split, batch=1, epochs=1, repeats=1, seed=0, start=0, parts=1, mine=range(1))))[0]
         ]
 
@@ -136,7 +136,7 @@ def test_large_photographs_are_decoded_smaller_with_their_objects_in_place(tmp_p
     (tmp_path / "a.json").write_text(json.dumps(content))
     split = open_data(tmp_path).train
     batches = Batches(split, batch=1, epochs=1, repeats=1, seed=0, start=0, parts=1, mine=range(1))
-    augment = DenseAugmentation(SceneAugment(flip=0), DensePreprocessing(150))
+    augment = DenseAugmentation(DenseAugment(flip=0), DensePreprocessing(150))
     (batch,) = train_loader(TrainImages(split, augment, 0), batches, 0)
     assert batch.sizes.tolist() == [[150, 200]]
     assert batch.targets[0]["boxes"].tolist() == [[50, 30, 150, 105]]

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torchvision.ops import masks_to_boxes
 
-from nearsight.config.recipe import SceneAugment
+from nearsight.config.recipe import DenseAugment
 from nearsight.data import open_data
 from nearsight.data.instances import Instances, encode_masks
 from nearsight.data.loader import read_sample, seed_draws
@@ -14,10 +14,10 @@ from nearsight.data.restore import fit_sides
 from nearsight.data.transforms import DenseAugmentation, DensePreprocessing, resize_map
 
 SETTINGS = {
-    "sizes": SceneAugment(sides=(96, 160, 250), flip=0.5, flip_vertical=0.5),
-    "detr": SceneAugment(sides=(96, 160), cut=1.0, cut_sides=(110, 140), cut_range=(60, 100)),
-    "crop": SceneAugment(ratio=(0.5, 2.0), crop=100, crop_share=0.75),
-    "stretch": SceneAugment(ratio=(0.8, 1.2), stretch=True),
+    "sizes": DenseAugment(sides=(96, 160, 250), flip=0.5, flip_vertical=0.5),
+    "detr": DenseAugment(sides=(96, 160), cut=1.0, cut_sides=(110, 140), cut_range=(60, 100)),
+    "crop": DenseAugment(ratio=(0.5, 2.0), crop=100, max_class_fraction=0.75),
+    "stretch": DenseAugment(ratio=(0.8, 1.2), stretch=True),
 }
 
 
@@ -25,8 +25,8 @@ def coloured(size: tuple[int, int]) -> tuple[Image.Image, Instances]:
     """Two rectangles in pure colours, so that pixels tell where the objects are."""
     height, width = size
     pixels = np.zeros((height, width, 3), dtype=np.uint8)
-    places = [(0.1, 0.15, 0.45, 0.6), (0.5, 0.3, 0.95, 0.9)]
-    boxes = np.array([(x1 * width, y1 * height, x2 * width, y2 * height) for x1, y1, x2, y2 in places]).round()
+    positions = [(0.1, 0.15, 0.45, 0.6), (0.5, 0.3, 0.95, 0.9)]
+    boxes = np.array([(x1 * width, y1 * height, x2 * width, y2 * height) for x1, y1, x2, y2 in positions]).round()
     masks = np.zeros((2, height, width), dtype=bool)
     for number, (left, top, right, bottom) in enumerate(boxes.astype(int)):
         pixels[top:bottom, left:right, number] = 255
@@ -88,7 +88,7 @@ def test_regions_stay_on_the_pixels(name: str) -> None:
 def test_a_draw_decides_everything() -> None:
     split = open_data("shapes?images=4").train
     augment = DenseAugmentation(
-        SceneAugment(ratio=(0.5, 1.5), crop=96, distort=0.5, cut=0.5, flip=0.5), DensePreprocessing(128)
+        DenseAugment(ratio=(0.5, 1.5), crop=96, distort=0.5, cut=0.5, flip=0.5), DensePreprocessing(128)
     )
 
     def view(*draw: int) -> tuple[torch.Tensor, dict]:
@@ -104,7 +104,7 @@ def test_a_draw_decides_everything() -> None:
 def test_colours_change_but_stay_in_their_order() -> None:
     """Red stays red: channels are never exchanged, by which a sky would become a desert."""
     red = Image.new("RGB", (40, 40), (200, 60, 30))
-    augment = DenseAugmentation(SceneAugment(distort=0.5), DensePreprocessing(40))
+    augment = DenseAugmentation(DenseAugment(distort=0.5), DensePreprocessing(40))
     seen = set()
     for draw in range(30):
         seed_draws(draw)
@@ -117,7 +117,7 @@ def test_colours_change_but_stay_in_their_order() -> None:
 
 def test_what_is_cut_off_is_left_out_and_nothing_may_be_left() -> None:
     image, found = coloured((400, 400))
-    augment = DenseAugmentation(SceneAugment(crop=40), DensePreprocessing(400))
+    augment = DenseAugmentation(DenseAugment(crop=40), DensePreprocessing(400))
     empty = 0
     for draw in range(40):
         seed_draws(draw)
@@ -133,8 +133,8 @@ def test_parts_that_one_class_fills_are_drawn_again() -> None:
     classes[:, 300:] = 1
     image = Image.new("RGB", (400, 200))
 
-    def filled(share: float) -> int:
-        augment = DenseAugmentation(SceneAugment(crop=100, crop_share=share), DensePreprocessing(200, 400))
+    def filled(fraction: float) -> int:
+        augment = DenseAugmentation(DenseAugment(crop=100, max_class_fraction=fraction), DensePreprocessing(200, 400))
         count = 0
         for draw in range(40):
             seed_draws(draw)
@@ -150,7 +150,7 @@ def test_objects_of_one_pixel_survive_or_vanish_without_a_crash() -> None:
     ring = [np.array([[30, 20], [31, 20], [31, 21], [30, 21]], dtype=np.float32)]
     one = Instances((64, 64), box, np.array([0]), np.array([False]), np.array([1.0], dtype=np.float32), [ring])
     for side, count in ((128, 1), (64, 1), (16, 0)):
-        augment = DenseAugmentation(SceneAugment(flip=0), DensePreprocessing(side))
+        augment = DenseAugmentation(DenseAugment(flip=0), DensePreprocessing(side))
         seed_draws(0)
         _, target = augment.view(Image.new("RGB", (64, 64)), one, (64, 64))
         assert len(target["labels"]) == count
@@ -228,8 +228,8 @@ def test_sizes_keep_the_shape() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"sides": ()}, {"sides": (8,)}, {"cut_range": (600, 384)}, {"shorter": 800, "longest": 700}, {"flop": 1}],
+    [{"sides": ()}, {"sides": (8,)}, {"cut_range": (600, 384)}, {"min_size": 800, "max_size": 700}, {"flop": 1}],
 )
 def test_settings_that_make_no_sense(settings: dict) -> None:
     with pytest.raises(ValueError):
-        SceneAugment(**settings)
+        DenseAugment(**settings)

@@ -25,7 +25,7 @@ def read_qkv(released: Released, old: str, new: str, dim: int, choices: Choices)
 
 
 def read_life(released: Released, old: str, new: str, dim: int, choices: Choices) -> Life:
-    """LIFE's cascade; its scale width is written down only where it is not an even share."""
+    """LIFE's cascade; its scale width is written down only where it is not an even fraction."""
     scales = released.count(f"{old}.scale", first=1)
     width = released.shape(f"{old}.scale1.weight")[0] // 3
     kernels = [1]

@@ -61,12 +61,12 @@ def read_stage(released: Released, index: int, tokens: int, *, drop_aux: bool) -
     ffns: list[Ffn] = []
     mixer = GatherBroadcast()
     dim = released.shape(f"{old}.{first}.norm1.weight")[0]
-    for place in range(depth):
-        block, ours = f"{old}.{place + first}", f"{new}.blocks.{place}"
+    for layer in range(depth):
+        block, ours = f"{old}.{layer + first}", f"{new}.blocks.{layer}"
         mixer = read_mixer(released, f"{block}.attn", f"{ours}.mixer")
         released.move(f"{block}.norm1", f"{ours}.norm1")
         released.move(f"{block}.norm2", f"{ours}.norm2")
-        last = drop_aux and place == depth - 1
+        last = drop_aux and layer == depth - 1
         ffn = read_gated(released, f"{block}.mlp", f"{ours}.ffn.ffn" if last else f"{ours}.ffn", dim)
         ffns.append(PatchesOnly(ffn) if last else ffn)
     return Stage(dim, depth, mixer, same_or_each(ffns), LinearQkv(), merge, aux=0 if index else tokens)

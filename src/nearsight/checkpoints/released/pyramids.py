@@ -51,8 +51,8 @@ def read_stage(released: Released, index: int, count: int, choices: Choices, edg
     mixer: Mixer | None = None
     bias = True
     ffns: list[Ffn] = []
-    for place in range(depth):
-        old, block = f"block{number}.{place}", f"{new}.blocks.{place}"
+    for layer in range(depth):
+        old, block = f"block{number}.{layer}", f"{new}.blocks.{layer}"
         if f"{old}.attn" in released:
             bias = f"{old}.attn.q.bias" in released or f"{old}.attn.qkv.bias" in released
             mixer = read_attention(released, f"{old}.attn", f"{block}.mixer", dim)

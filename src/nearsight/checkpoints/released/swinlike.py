@@ -129,9 +129,9 @@ def read_stage(released: Released, index: int, choices: Choices, windows: Window
     mixers: list[Mixer | None] = []
     qkvs: list[Qkv] = []
     ffns: list[Ffn] = []
-    for place in range(depth):
-        block, ours = f"{old}.blocks.{place}", f"{new}.blocks.{place}"
-        mixer, qkv = read_mixer(released, block, ours, dim, choices, windows, shifted=place % 2 == 1)
+    for layer in range(depth):
+        block, ours = f"{old}.blocks.{layer}", f"{new}.blocks.{layer}"
+        mixer, qkv = read_mixer(released, block, ours, dim, choices, windows, shifted=layer % 2 == 1)
         if isinstance(mixer, DepthWise) and as_dense:
             mixer = replace(mixer, pad_to=mixer.kernel)
         elif isinstance(mixer, Window) and mixer.cosine:

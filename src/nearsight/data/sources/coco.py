@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..annotations import BACKGROUND, IGNORE_INDEX, InstanceList
+from ...plots.overlays import BACKGROUND, IGNORE_INDEX
+from ..annotations import InstanceList
 from ..file_system import FileSystem, join, locate_images, split_of, stem
 from ..instances import Shape, read_rle
 from ..samples import BadImage, Data
@@ -217,22 +218,22 @@ def read_annotations(
         if plain_id(entry.get("id")) is None or not isinstance(entry.get("file_name"), str):
             raise ValueError(f"{join(fs.title, path)} has an image without id or file_name: {shown(entry)}.")
     files = locate_images(fs, path.rpartition("/")[0], [entry["file_name"] for entry in entries], split)
-    places: dict[Any, int] = {}
+    indices: dict[Any, int] = {}
     known: dict[str, int] = {}
     for entry, file in zip(entries, files, strict=True):
         number = plain_id(entry["id"])
         if file in known:
             annotated.issues.note("image listed more than once", file)
-            places.setdefault(number, known[file])
+            indices.setdefault(number, known[file])
             continue
-        if number in places:
+        if number in indices:
             annotated.issues.note("image with the id of another", file)
             continue
-        known[file] = places[number] = len(annotated.paths)
+        known[file] = indices[number] = len(annotated.paths)
         annotated.paths.append(file)
         size = whole(entry.get("height")), whole(entry.get("width"))
         annotated.sizes.append(size if all(size) else (0, 0))
-    add_instances(annotated, content.pop("annotations"), places, names)
+    add_instances(annotated, content.pop("annotations"), indices, names)
     annotated.issues.notes += gap_notes(names)
     return annotated
 
@@ -262,17 +263,17 @@ def gap_notes(names: Mapping[Any, str]) -> list[str]:
 
 
 def add_instances(
-    annotated: InstanceList, entries: Iterable[dict[str, Any]], places: Mapping[Any, int], names: Mapping[Any, str]
+    annotated: InstanceList, entries: Iterable[dict[str, Any]], indices: Mapping[Any, int], names: Mapping[Any, str]
 ) -> None:
     """Take the instances that have an image, a class and a box."""
     issues = annotated.issues
     for entry in entries:
         number = entry.get("id", "without id")
-        place = places.get(plain_id(entry.get("image_id")))
-        if place is None:
+        index = indices.get(plain_id(entry.get("image_id")))
+        if index is None:
             issues.note("annotation without an image", f"annotation {number} of image {entry.get('image_id')}")
             continue
-        image = annotated.paths[place]
+        image = annotated.paths[index]
         name = names.get(plain_id(entry.get("category_id")))
         if name is None:
             issues.note("annotation of an unknown category", f"{image}: category {entry.get('category_id')}")
@@ -289,7 +290,7 @@ def add_instances(
             issues.note("annotation whose iscrowd is neither 0 nor 1", f"{image}: {shown(crowd)}")
         area = finite(entry.get("area"))
         size = area if area is not None and area > 0 else math.nan
-        annotated.add(place, box, name, crowd in (1, "1"), size, shape)
+        annotated.add(index, box, name, crowd in (1, "1"), size, shape)
 
 
 def read_box(values: Any, shape: Shape | None) -> list[float] | None:

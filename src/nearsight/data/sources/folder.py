@@ -30,20 +30,20 @@ def open_folder(fs: FileSystem) -> Data:
     """
     if isinstance(fs, ZipArchive):
         fs = unwrapped(fs)
-    places = split_folders(fs) or {"train": ""}
-    found = {split: scan_classes(fs, place) for split, place in places.items()}
+    folders = split_folders(fs) or {"train": ""}
+    found = {split: scan_classes(fs, folder) for split, folder in folders.items()}
     classes: dict[str, int] = {}
     for by_class in found.values():
         for name in by_class:
             classes.setdefault(name, len(classes))
-    refuse_odd_layout(fs, places, found)
+    refuse_odd_layout(fs, folders, found)
     splits = {}
     for split, by_class in found.items():
         paths = [path for members in by_class.values() for path in members]
         if paths:  # a split of empty folders is none
             labels = np.repeat([classes[name] for name in by_class], [len(members) for members in by_class.values()])
             splits[split] = files_of(fs, paths, labels.astype(np.int64))
-    return Data(fs.title, "folder", tuple(classes), **splits, left_out=passed_over(fs, places))
+    return Data(fs.title, "folder", tuple(classes), **splits, left_out=passed_over(fs, folders))
 
 
 def files_of(fs: FileSystem, paths: Sequence[str], labels: NDArray[np.int64]) -> Files:
@@ -52,7 +52,7 @@ def files_of(fs: FileSystem, paths: Sequence[str], labels: NDArray[np.int64]) ->
 
 
 class ZippedFiles(Files):
-    """Image files in a .zip, read in place."""
+    """Image files in a .zip, read in folder."""
 
     def __init__(self, archive: ZipArchive, paths: Sequence[str], labels: NDArray[np.int64]):
         super().__init__(archive.title, paths, labels)
@@ -97,15 +97,15 @@ def split_folders(fs: FileSystem) -> dict[str, str]:
     return {split: found[split] for split in ("train", "val", "test") if split in found}
 
 
-def passed_over(fs: FileSystem, places: dict[str, str]) -> dict[str, int]:
+def passed_over(fs: FileSystem, folders: dict[str, str]) -> dict[str, int]:
     """Folders beside those of the splits, and how many images they hold."""
-    if places == {"train": ""}:
+    if folders == {"train": ""}:
         return {}
-    counts = {name: sum(1 for _ in fs.walk_images(name)) for name in fs.folders() if name not in places.values()}
+    counts = {name: sum(1 for _ in fs.walk_images(name)) for name in fs.folders() if name not in folders.values()}
     return {name: count for name, count in counts.items() if count}
 
 
-def refuse_odd_layout(fs: FileSystem, places: dict[str, str], found: dict[str, dict[str, list[str]]]) -> None:
+def refuse_odd_layout(fs: FileSystem, folders: dict[str, str], found: dict[str, dict[str, list[str]]]) -> None:
     """Say what is wrong with a folder in which no classes can be seen."""
     classes = {name for by_class in found.values() for name in by_class}
     if not classes:
@@ -117,16 +117,16 @@ def refuse_odd_layout(fs: FileSystem, places: dict[str, str], found: dict[str, d
     present = sorted({name for names in filled.values() for name in names}, key=natural_key)
     if not present:
         raise ValueError(f"{fs.title} has {len(classes)} class folders, but no images in them{other_files(fs)}.")
-    if places == {"train": ""} and are_splits(present):
+    if folders == {"train": ""} and are_splits(present):
         raise ValueError(f"The images in {inside(fs, present[0])} are in no class folders: {advice(fs)}.")
     if len(present) == 1 and (table := name_table(fs)):
         raise ValueError(f"{fs.title} has the one class {present[0]}; if {table} lists images and classes, give it.")
     for split, names in filled.items():
         if names and filled.get("train") and not set(names) & set(filled["train"]):
             raise ValueError(
-                f"The folders in {inside(fs, places[split])} ({shorten(names)}) are none of the classes in "
-                f"{inside(fs, places['train'])} ({shorten(filled['train'])}); name them alike, or move "
-                f"{places[split]} elsewhere."
+                f"The folders in {inside(fs, folders[split])} ({shorten(names)}) are none of the classes in "
+                f"{inside(fs, folders['train'])} ({shorten(filled['train'])}); name them alike, or move "
+                f"{folders[split]} elsewhere."
             )
 
 

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...console import percent, tracked
+from ...plots.overlays import IGNORE_INDEX
 from ..annotations import AnnotationIssues, FileDenseSplit, ImageFiles, spell_size
 from ..file_system import FileSystem, join, split_of, stem
 from ..image import is_image_name
 from ..issues import AnnotationCheck, Seen
 from ..label_map import (
-    IGNORE_INDEX,
     LabelMap,
     LabelMapFile,
     find_label_map_file,
@@ -43,7 +43,7 @@ IMAGE_WORD = re.compile(r"image|img|photo|picture|frame|rgb")
 MASK_WORD = re.compile(r"mask|label|annot|segm|truth")
 IMAGE_END = re.compile(r"(_leftimg8bit|_image|_img|_sat|_rgb)$")
 MANY_FOLDERS = 20  # beyond which folders are classes, not images and masks
-MATCHED = 0.5  # share of the images that must have a mask, or the folders are something else
+MATCHED = 0.5  # fraction of the images that must have a mask, or the folders are something else
 
 
 def speaks_of_masks(files: Collection[str], folders: Collection[str]) -> bool:

@@ -15,7 +15,7 @@ from ..file_system import refuse_inflation
 from ..image import to_rgb
 from ..labels import number_labels
 from ..samples import Data, Split, Subset
-from ..split import choose_share
+from ..split import choose_fraction
 
 FEW_LEVELS = 16  # values up to this are levels of their own, as in scikit-learn's digits, and not dark bytes
 LAYOUTS = "[n, h, w], [n, h, w, channels] or [n, channels, h, w] with 1, 3 or 4 channels"
@@ -94,11 +94,11 @@ def pixel_range(path: Path, images: Mapping[str, NDArray]) -> tuple[float, float
     ends = {name: (float(array.min()), float(array.max())) for name, array in images.items()}
     if not np.isfinite(list(ends.values())).all():
         raise ValueError(f"{path} has pixels that are not finite numbers (nan or inf); replace them.")
-    shares = [name for name, (_, high) in ends.items() if high <= 1 and images[name].dtype.kind == "f"]
+    fractions = [name for name, (_, high) in ends.items() if high <= 1 and images[name].dtype.kind == "f"]
     large = [name for name, (_, high) in ends.items() if high > FEW_LEVELS]
-    if shares and large:
+    if fractions and large:
         raise ValueError(
-            f"In {path}, {shares[0]} has values up to {ends[shares[0]][1]:.3g} and {large[0]} up to "
+            f"In {path}, {fractions[0]} has values up to {ends[fractions[0]][1]:.3g} and {large[0]} up to "
             f"{ends[large[0]][1]:.3g}; scale them alike."
         )
     return min(low for low, _ in ends.values()), max(high for _, high in ends.values())
@@ -123,7 +123,7 @@ def load_arrays(path: Path) -> dict[str, NDArray]:
     except MemoryError:
         raise ValueError(f"{path} does not fit into memory; give fewer images, or files in class folders.") from None
     except ValueError as error:
-        if isinstance(error, Refused):
+        if isinstance(error, RefusedArray):
             raise
         if "pickle" not in str(error) and "object" not in str(error).lower():
             raise ValueError(f"{path} can't be read as an .npz file: one of its arrays is damaged.") from None
@@ -135,7 +135,7 @@ def load_arrays(path: Path) -> dict[str, NDArray]:
         raise ValueError(f"{path} is damaged: {error}.") from None
 
 
-class Refused(ValueError):
+class RefusedArray(ValueError):
     """Arrays that are refused before they are read."""
 
 
@@ -151,12 +151,12 @@ def refuse_claims(path: Path, packed: zipfile.ZipFile, info: zipfile.ZipInfo) ->
         if kind.hasobject:
             return  # refused when it is read, as it could run a program
         if size > info.file_size - file.tell():
-            raise Refused(
+            raise RefusedArray(
                 f"{path} is damaged: {info.filename} claims the shape {list(shape)}, which is {size:,} bytes, but has "
                 f"{max(0, info.file_size - file.tell()):,}."
             )
     if hasattr(os, "sysconf") and size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
-        raise Refused(f"{info.filename} in {path} has {size / 2**30:,.1f} GiB, more than this machine's memory.")
+        raise RefusedArray(f"{info.filename} in {path} has {size / 2**30:,.1f} GiB, more than this machine's memory.")
 
 
 def find_splits(path: Path, arrays: Mapping[str, NDArray]) -> dict[str, tuple[str, str]]:
@@ -215,8 +215,8 @@ def to_bytes(images: NDArray, low: float, high: float) -> NDArray[np.uint8]:
         return np.ascontiguousarray(images)
     scale = 255.0 / (high - low) if high > low else 0.0
     result = np.empty(images.shape, np.uint8)
-    for place, image in enumerate(images):  # one at a time: the whole as float64 would take eight times the memory
-        result[place] = np.rint((image.astype(np.float64) - low) * scale)
+    for index, image in enumerate(images):  # one at a time: the whole as float64 would take eight times the memory
+        result[index] = np.rint((image.astype(np.float64) - low) * scale)
     return result
 
 
@@ -231,7 +231,7 @@ def open_digits() -> Data:
 
     digits = load_digits()
     whole = Arrays("digits", to_bytes(digits.images, 0, 16), digits.target.astype(np.int64))
-    test = choose_share(whole, 0.2, "digits test")
+    test = choose_fraction(whole, 0.2, "digits test")
     train = np.setdiff1d(np.arange(len(whole)), test)
     classes = tuple(map(str, digits.target_names))
     return Data("digits", "digits", classes, train=Subset(whole, train), test=Subset(whole, test))

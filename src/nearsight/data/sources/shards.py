@@ -28,7 +28,7 @@ MOST_SHARDS = 100_000  # that a pattern may stand for
 MOST_OPEN = 64  # files that a process keeps open
 
 
-class Refused(ValueError):
+class RefusedShard(ValueError):
     """Something about the content of a shard, not about reaching it."""
 
 
@@ -132,7 +132,7 @@ def reaching(path: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if "://" not in path or isinstance(error, Refused):
+        if "://" not in path or isinstance(error, RefusedShard):
             raise
         reason = str(error.__cause__ or error).strip().rstrip(".") or type(error).__name__
         raise OSError(f"{path} can't be read: {reason}.") from None
@@ -247,7 +247,7 @@ def samples(path: str, archive: tarfile.TarFile) -> Iterator[tuple[str, tarfile.
             label = read_label(path, member, archive.extractfile(member)) or label
     if image is not None:
         if label is None and not is_closed(archive):
-            raise Refused(f"{path} is cut off behind {image.name}; copy or write it again.")
+            raise RefusedShard(f"{path} is cut off behind {image.name}; copy or write it again.")
         yield image.name, image, known(path, image, label)
 
 
@@ -261,7 +261,7 @@ def is_closed(archive: tarfile.TarFile) -> bool:
 def known(path: str, image: tarfile.TarInfo, label: str | None) -> str:
     """The label; an image without one is refused."""
     if label is None:
-        raise Refused(
+        raise RefusedShard(
             f"{image.name} in {path} has no label; put a .cls file, or a .json file with the key label, beside it."
         )
     return label
@@ -276,7 +276,7 @@ def read_label(path: str, member: tarfile.TarInfo, file: IO[bytes] | None) -> st
             return text or None
         record = json.loads(text)
     except ValueError as error:
-        raise Refused(f"{member.name} in {path} can't be read: {error}.") from None
+        raise RefusedShard(f"{member.name} in {path} can't be read: {error}.") from None
     values = [record[key] for key in KEYS if record.get(key) is not None] if isinstance(record, dict) else []
     return str(values[0]) if values else None
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...console import tracked
-from ..annotations import BACKGROUND, AnnotationIssues, DenseSplit, rarest_labels
+from ...plots.overlays import BACKGROUND
+from ..annotations import AnnotationIssues, DenseSplit, rarest_labels
 from ..formats import as_text, index_png
 from ..instances import Instances, Rle, encode_masks
 from ..samples import Data
@@ -27,9 +28,9 @@ from ..samples import Data
 CLASSES = ("disc", "square", "triangle", "star", "ring", "cross")
 OFTEN = (0.22, 0.20, 0.18, 0.15, 0.13, 0.12)  # how often each is drawn
 MOST = 6  # shapes in a picture
-EMPTY = 0.04  # share of pictures without any
+EMPTY = 0.04  # fraction of pictures without any
 RADII = (0.1, 0.24)  # of a shape, as a fraction of the picture's side
-VISIBLE = 0.75  # share of a shape that others must leave uncovered
+VISIBLE = 0.75  # fraction of a shape that others must leave uncovered
 SMALLEST = 12  # pixels of a shape
 TRIES = 20  # to find a place for a shape
 FINE = 4  # pixels that a pixel is drawn with, in each direction
@@ -70,7 +71,7 @@ OUTLINES: dict[str, tuple[Points, ...]] = {  # the outline, and a hole
 
 
 @dataclass(frozen=True)
-class Plan:
+class DrawingPlan:
     """What is decided of a picture before it is drawn: height and width, and the classes of its shapes."""
 
     size: tuple[int, int]
@@ -96,13 +97,13 @@ class Drawing:
     area: NDArray[np.float32]
 
 
-def plan_image(seed: int, number: int, size: int) -> Plan:
+def plan_image(seed: int, number: int, size: int) -> DrawingPlan:
     """Decide the format and the classes of a picture."""
     random = np.random.default_rng([seed, number])
     short = max(16, size * 3 // 4)
     format = ((size, size), (short, size), (size, short))[random.choice(3, p=(0.5, 0.35, 0.15))]
     count = 0 if random.random() < EMPTY else int(random.integers(1, MOST + 1))
-    return Plan(format, random.choice(len(CLASSES), size=count, p=OFTEN).astype(np.int64))
+    return DrawingPlan(format, random.choice(len(CLASSES), size=count, p=OFTEN).astype(np.int64))
 
 
 def draw_image(seed: int, number: int, size: int) -> Drawing:
@@ -125,7 +126,7 @@ def draw_image(seed: int, number: int, size: int) -> Drawing:
     owner = np.full(plan.size, -1)  # number of the shape that is seen at each pixel
     totals: list[int] = []
     for kind in plan.kinds:
-        cover = place_shape(random, CLASSES[kind], plan.size, owner, totals)
+        cover = draw_shape(random, CLASSES[kind], plan.size, owner, totals)
         if cover is None:
             continue
         texture = draw_texture(random, plan.size, avoid=canvas.mean(axis=(0, 1)))
@@ -145,7 +146,7 @@ def draw_image(seed: int, number: int, size: int) -> Drawing:
     )
 
 
-def place_shape(
+def draw_shape(
     random: np.random.Generator, name: str, size: tuple[int, int], owner: NDArray[np.int64], totals: list[int]
 ) -> Pixels | None:
     """How much of each pixel a new shape covers `[H, W]`, where it hides no other; None if there is no room."""
@@ -188,8 +189,8 @@ def rasterise(
 def draw_ground(random: np.random.Generator, size: tuple[int, int]) -> Pixels:
     """The ground `[H, W, 3]`: a gradient, clouds and strokes."""
     first, second = random.uniform(40, 215, (2, 3)).astype(np.float32)
-    share = slope(random, size)[..., None]
-    ground = first + share * (second - first) * 0.6
+    fraction = slope(random, size)[..., None]
+    ground = first + fraction * (second - first) * 0.6
     for cells in (3, 9):
         ground += clouds(random, size, cells) * random.uniform(2, 10)
     picture = Image.fromarray(ground.clip(0, 255).astype(np.uint8))
@@ -271,9 +272,9 @@ def boxes_around(masks: NDArray[np.bool_]) -> NDArray[np.float32]:
         [[2.0, 1.0, 5.0, 3.0]]
     """
     boxes = np.zeros((len(masks), 4), dtype=np.float32)
-    for place, mask in enumerate(masks):
+    for index, mask in enumerate(masks):
         rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-        boxes[place] = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+        boxes[index] = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
     return boxes
 
 
@@ -393,8 +394,8 @@ def write_shapes(folder: Path, images: int = IMAGES, size: int = SIZE, seed: int
 def write_split(folder: Path, name: str, split: Shapes) -> None:
     """Write the pictures of a split, their masks and their annotations."""
     pictures, masks = folder / "images" / name, folder / "masks" / name
-    for place in (pictures, masks, folder / "annotations"):
-        place.mkdir(parents=True, exist_ok=True)
+    for path in (pictures, masks, folder / "annotations"):
+        path.mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for index in tracked(range(len(split)), f"Drawing {len(split):,} images for {name}"):
@@ -414,15 +415,15 @@ def write_split(folder: Path, name: str, split: Shapes) -> None:
 def coco_entries(found: Instances, image: int, first: int) -> list[dict[str, Any]]:
     """The instances of an image as COCO's files have them."""
     entries = []
-    for place, rle in enumerate(found.rles()):
-        left, top, right, bottom = found.boxes[place].tolist()
+    for index, rle in enumerate(found.rles()):
+        left, top, right, bottom = found.boxes[index].tolist()
         entries.append(
             {
-                "id": first + place,
+                "id": first + index,
                 "image_id": image,
-                "category_id": int(found.labels[place]) + 1,
+                "category_id": int(found.labels[index]) + 1,
                 "bbox": [left, top, right - left, bottom - top],
-                "area": float(found.area[place]),
+                "area": float(found.area[index]),
                 "iscrowd": 0,
                 "segmentation": {"size": list(rle["size"]), "counts": as_text(rle["counts"])},
             }

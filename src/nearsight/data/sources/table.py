@@ -186,7 +186,7 @@ COMMON = {
 }
 NUMBERED = re.compile(r"labels?[ _-]?\d+", re.IGNORECASE)  # label_1, label_2, ...
 SEVERAL = "|"  # between the labels of an image in one cell
-LOST = 0.01  # a larger share of missing files means that the paths are wrong; fewer are skipped like bad images
+LOST = 0.01  # a larger fraction of missing files means that the paths are wrong; fewer are skipped like bad images
 
 
 def open_table(path: Path, columns: Mapping[str, str], task: str | None = None) -> Data:
@@ -360,12 +360,12 @@ def read_text_table(path: Path) -> dict[str, list[str]]:
     if len(lines) < 2:
         raise ValueError(f"{path} has no rows; it needs a line with the names of the columns, then a line per image.")
     titles = [title.strip() for title in lines[0][1]]
-    if again := [title for place, title in enumerate(titles) if title in titles[:place]]:
+    if again := [title for index, title in enumerate(titles) if title in titles[:index]]:
         raise ValueError(f"{path} has two columns {again[0] or 'without a name'}; give each a name of its own.")
     for number, row in lines[1:]:
         if len(row) != len(titles):
             raise ValueError(f"Row {number} of {path} has {len(row)} cells, but there are {len(titles)} columns.")
-    return {title: [row[place] for _, row in lines[1:]] for place, title in enumerate(titles)}
+    return {title: [row[index] for _, row in lines[1:]] for index, title in enumerate(titles)}
 
 
 def find_columns(source: str, titles: Sequence[str], given: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
@@ -412,13 +412,13 @@ def find_files(path: Path, files: Sequence[str]) -> Sequence[str]:
     if len(missing) > LOST * len(files):
         images, split = images_by_name(root), named_split(path.stem)
         for name in missing:
-            places = images.get(name, [])
-            own = [place for place in places if split and named_split(place.split("/")[0]) == split]
+            options = images.get(name, [])
+            own = [found for found in options if split and named_split(found.split("/")[0]) == split]
             if len(own) == 1:  # train_images/ belongs to train.csv
                 images[name] = own
-            elif len(places) > 1:
+            elif len(options) > 1:
                 raise ValueError(
-                    f"{name} in {path} may be {places[0]} or {places[1]}; write the path of each file from {root}."
+                    f"{name} in {path} may be {options[0]} or {options[1]}; write the path of each file from {root}."
                 )
         files = [images.get(file, [file])[0] for file in files]
         missing = missing_files(root, files)

@@ -145,10 +145,10 @@ def image_of(fs: FileSystem, path: str, root: ElementTree.Element, images: dict[
     folder = path.rpartition("/")[0]
     name = (root.findtext("filename") or "").strip().replace("\\", "/").rpartition("/")[2]
     around = folder.rpartition("/")[0]
-    places = [folder, *(found for title in IMAGE_FOLDERS if (found := fs.find(title, around)) is not None)]
-    for place in places:
-        if name and is_image_name(name) and fs.has(join(place, name)):
-            return join(place, name)
+    parents = [folder, *(found for title in IMAGE_FOLDERS if (found := fs.find(title, around)) is not None)]
+    for parent in parents:
+        if name and is_image_name(name) and fs.has(join(parent, name)):
+            return join(parent, name)
     same = images.get(stem(path))
     return same if same is not None else images.get(stem(name)) if name else None
 
@@ -165,36 +165,34 @@ def parse_xml(fs: FileSystem, path: str) -> ElementTree.Element:
     parser.EndElementHandler = builder.end
     parser.CharacterDataHandler = builder.data
     parser.EntityDeclHandler = refuse_entity
-    place = join(fs.title, path)
+    file = join(fs.title, path)
     try:
         content = fs.read(path)
         if len(content) > LARGEST:
-            raise Refused(f"{place} has {len(content):,} bytes, which is no list of instances.")
+            raise RefusedXml(f"{file} has {len(content):,} bytes, which is no list of instances.")
         parser.Parse(content, True)
         return builder.close()
     except BadImage as error:
-        raise ValueError(f"{place} can't be read: {error.reason}.") from None
+        raise ValueError(f"{file} can't be read: {error.reason}.") from None
     except LookupError:
-        raise ValueError(
-            f"{place} is not valid XML: it claims an encoding that is unknown; save it as UTF-8."
-        ) from None
+        raise ValueError(f"{file} is not valid XML: it claims an encoding that is unknown; save it as UTF-8.") from None
     except (expat.ExpatError, AssertionError) as error:
         reason = expat.ErrorString(error.code) if isinstance(error, expat.ExpatError) else "it holds no element"
         where = f" in line {error.lineno}" if isinstance(error, expat.ExpatError) else ""
-        raise ValueError(f"{place} is not valid XML: {reason}{where}.") from None
+        raise ValueError(f"{file} is not valid XML: {reason}{where}.") from None
     except ValueError as error:
-        if isinstance(error, Refused):
+        if isinstance(error, RefusedXml):
             raise
-        raise ValueError(f"{place} is not valid XML: its encoding can't be read; save it as UTF-8.") from None
+        raise ValueError(f"{file} is not valid XML: its encoding can't be read; save it as UTF-8.") from None
 
 
-class Refused(ValueError):
+class RefusedXml(ValueError):
     """What an xml file is refused for, beside not being valid."""
 
 
 def refuse_entity(*declaration: object) -> None:
     """Refuse a declared entity."""
-    raise Refused(f"An xml file declares the entity {declaration[0]}, which annotations have no use for; remove it.")
+    raise RefusedXml(f"An xml file declares the entity {declaration[0]}, which annotations have no use for; remove it.")
 
 
 def number(root: ElementTree.Element, path: str) -> int:

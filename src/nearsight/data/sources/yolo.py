@@ -33,13 +33,13 @@ def find_yolo(fs: FileSystem) -> dict[str, Any] | None:
             raise ValueError(f"{join(fs.title, path)} does not say where the images are; add train: and val:.")
         return content
     folders = [name for name in fs.folders() if split_of(name) is not None]
-    places = [name for name in ("", *folders) if has_both(fs, name)]
-    if not places:
+    roots = [name for name in ("", *folders) if has_both(fs, name)]
+    if not roots:
         return None
-    table = find_label_map_file(fs) or find_label_map_file(fs, tuple(places))
+    table = find_label_map_file(fs) or find_label_map_file(fs, tuple(roots))
     content = {} if table is None else {"names": list(table.names)}
-    if "" not in places:
-        return {**content, **{split: join(name, "images") for name in places if (split := split_of(name))}}
+    if "" not in roots:
+        return {**content, **{split: join(name, "images") for name in roots if (split := split_of(name))}}
     inside = {split: join("images", name) for name in fs.folders("images") if (split := split_of(name))}
     return {**content, **(inside or {"train": "images"})}
 
@@ -119,9 +119,9 @@ def label_path(image: str) -> str:
         ('train/labels/7.txt', 'all/7.txt')
     """
     parts = image.rpartition(".")[0].split("/")
-    for place in range(len(parts) - 2, -1, -1):
-        if parts[place] == "images":
-            parts[place] = "labels"
+    for index in range(len(parts) - 2, -1, -1):
+        if parts[index] == "images":
+            parts[index] = "labels"
             break
     return f"{'/'.join(parts)}.txt"
 
@@ -163,19 +163,19 @@ def annotate(images: Sequence[str], lines: Sequence[list[list[str]] | None], nam
     """Images and their instances; lines that can't be used are noted as issues."""
     annotated = InstanceList(relative=True)
     for image, file in zip(images, lines, strict=True):
-        place = len(annotated.paths)
+        index = len(annotated.paths)
         annotated.paths.append(image)
         annotated.sizes.append((0, 0))
         if file is None:
             annotated.issues.note("image without a file of labels", image)
         for words in file or ():
-            add_line(annotated, place, words, names)
+            add_line(annotated, index, words, names)
     return annotated
 
 
-def add_line(annotated: InstanceList, place: int, words: list[str], names: Mapping[int, str]) -> None:
+def add_line(annotated: InstanceList, index: int, words: list[str], names: Mapping[int, str]) -> None:
     """Take a line: class, then centre and sides of a box, or the points of a polygon."""
-    image = annotated.paths[place]
+    image = annotated.paths[index]
     try:
         kind, values = int(float(words[0])), [float(word) for word in words[1:]]
     except (ValueError, OverflowError):
@@ -190,8 +190,8 @@ def add_line(annotated: InstanceList, place: int, words: list[str], names: Mappi
     if len(values) == 4:
         across, down, width, height = values
         box = [across - width / 2, down - height / 2, across + width / 2, down + height / 2]
-        annotated.add(place, box, names[kind], False, math.nan)
+        annotated.add(index, box, names[kind], False, math.nan)
         return
     points = np.array(values, dtype=np.float32).reshape(-1, 2)
     box = [*points.min(axis=0).tolist(), *points.max(axis=0).tolist()]
-    annotated.add(place, box, names[kind], False, math.nan, [points])
+    annotated.add(index, box, names[kind], False, math.nan, [points])

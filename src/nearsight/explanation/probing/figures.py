@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...plots.style import COLOURS, INK, LINE, SEQUENTIAL, SMALL, SOFT, TITLE, figure, write
 from .layer import ProbedLayer, draw, jacobian_rows, one_channel, spread_out
 from .measure import Findings, middle, probe
-from .paper import OTHERS, ROWS, Row, Size, Verdict, fully_connected, of_torch
+from .paper import OTHERS, ROWS, Size, TableRow, TableVerdict, fully_connected, of_torch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,13 +42,13 @@ def connection_matrix(probed: ProbedLayer, seed: int = 0) -> Tensor:
         raise ValueError(
             f"{probed.name} has {max(outputs, inputs):,} neurons; a whole matrix is made of {MOST:,} at most."
         )
-    places = [(token, channel) for channel in range(probed.out_channels) for token in range(probed.target.tokens)]
-    asked = [one_channel(probed, token, channel) for token, channel in places]
+    pairs = [(token, channel) for channel in range(probed.out_channels) for token in range(probed.target.tokens)]
+    asked = [one_channel(probed, token, channel) for token, channel in pairs]
     rows = jacobian_rows(probed, draw(probed, seed), asked, given_weights=True)
     return rows.transpose(1, 2).flatten(1)
 
 
-def draw_matrices(probed_layers: Sequence[ProbedLayer], verdicts: Sequence[Verdict]) -> "Figure":
+def draw_matrices(probed_layers: Sequence[ProbedLayer], verdicts: Sequence[TableVerdict]) -> "Figure":
     """The connection matrices of small layers, side by side."""
     across = 3
     rows = -(-len(probed_layers) // across)
@@ -156,8 +156,8 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A layer, its properties, and the rank of its connection matrix as a share of the full one."""
+class MeasuredLayer:
+    """A layer, its properties, and the rank of its connection matrix as a fraction of the full one."""
 
     found: Findings
     rank: float
@@ -227,7 +227,7 @@ def pyramid(size: Size) -> nn.Module:
 
 def node_layers() -> dict[str, Callable[[], ProbedLayer]]:
     """What stands for each node: its spatial half, since point-wise layers follow all of them alike."""
-    rows: dict[str, Row] = {row.name: row for row in (*ROWS, *OTHERS)}
+    rows: dict[str, TableRow] = {row.name: row for row in (*ROWS, *OTHERS)}
 
     def of(name: str, size: Size = SMALLEST) -> Callable[[], ProbedLayer]:
         return lambda: rows[name].make(size)
@@ -248,18 +248,20 @@ def node_layers() -> dict[str, Callable[[], ProbedLayer]]:
     }
 
 
-def measure_nodes(seed: int = 0) -> dict[str, Measured]:
+def measure_nodes(seed: int = 0) -> dict[str, MeasuredLayer]:
     """Probe the layers of the graph, and the rank of their connections."""
     measured = {}
     for name, make in node_layers().items():
         torch.manual_seed(seed)
         probed = make()
         matrix = connection_matrix(probed, seed)
-        measured[name] = Measured(probe(probed, seed=seed), int(torch.linalg.matrix_rank(matrix)) / min(matrix.shape))
+        measured[name] = MeasuredLayer(
+            probe(probed, seed=seed), int(torch.linalg.matrix_rank(matrix)) / min(matrix.shape)
+        )
     return measured
 
 
-def holds(edge: Edge, measured: dict[str, Measured]) -> bool:
+def holds(edge: Edge, measured: dict[str, MeasuredLayer]) -> bool:
     """Whether the measurement shows what an edge says.
 
     Locality: from all positions to some. Dimension: from all channels to each its own. Dynamic: to weights that depend
@@ -275,7 +277,7 @@ def holds(edge: Edge, measured: dict[str, Measured]) -> bool:
     return start.found.channels == "all" and end.found.channels == "own"
 
 
-def draw_relations(measured: dict[str, Measured]) -> "Figure":
+def draw_relations(measured: dict[str, MeasuredLayer]) -> "Figure":
     """The graph: more regularised layers further down; under each name what was measured."""
     picture = figure(12.5, 7.4)
     axes = picture.add_subplot()
@@ -286,21 +288,21 @@ def draw_relations(measured: dict[str, Measured]) -> "Figure":
     write(picture.suptitle(title, x=0.012, ha="left"), TITLE, weight="bold")
     for edge in EDGES:
         draw_edge(axes, edge, holds(edge, measured))
-    for name, place in NODES.items():
-        draw_node(axes, name, place, measured[name])
+    for name, position in NODES.items():
+        draw_node(axes, name, position, measured[name])
     draw_legend(axes)
     return picture
 
 
-def draw_node(axes: "Axes", name: str, place: tuple[float, float], measured: Measured) -> None:
+def draw_node(axes: "Axes", name: str, position: tuple[float, float], measured: MeasuredLayer) -> None:
     """A name in a box, its properties below."""
     first, *rest = in_short(measured.found).split(" · ")
     rank = "full rank" if measured.rank == 1 else f"rank {100 * measured.rank:.0f} %"
     lines = [f"{first}, {rest[0]}", ", ".join([*rest[1:], rank])]
     frame: dict[str, Any] = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": LINE, "linewidth": 1.0}
-    write(axes.text(*place, name, ha="center", va="center", bbox=frame, zorder=3), TITLE - 1.5, INK, weight="bold")
+    write(axes.text(*position, name, ha="center", va="center", bbox=frame, zorder=3), TITLE - 1.5, INK, weight="bold")
     below: dict[str, Any] = {"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
-    text = axes.text(place[0], place[1] - 0.034, "\n".join(lines), ha="center", va="top", bbox=below, zorder=2)
+    text = axes.text(position[0], position[1] - 0.034, "\n".join(lines), ha="center", va="top", bbox=below, zorder=2)
     write(text, SMALL - 1.5, SOFT, linespacing=1.25)
 
 

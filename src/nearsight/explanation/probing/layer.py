@@ -51,7 +51,7 @@ class ProbedLayer:
 
     @property
     def stride(self) -> tuple[int, int]:
-        """Places of the input per place of the output, down and across."""
+        """Places of the input per position of the output, down and across."""
         rows, columns = self.source.height / self.target.height, self.source.width / self.target.width
         return max(1, round(rows)), max(1, round(columns))
 
@@ -140,7 +140,7 @@ class Inputs:
 
 
 def call_module(module: nn.Module, given: Tensor, rest: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """The module's answer; an attention layer of torch gets the tokens as queries, keys and values."""
+    """The module's prediction; an attention layer of torch gets the tokens as queries, keys and values."""
     if isinstance(module, nn.MultiheadAttention):
         tokens = given if module.batch_first else given.transpose(0, 1)
         mixed, _ = module(tokens, tokens, tokens, need_weights=False)
@@ -151,7 +151,7 @@ def call_module(module: nn.Module, given: Tensor, rest: tuple[Any, ...], options
 
 
 def pick_row(result: Any, rows: int, middle: int) -> Any:
-    """The answer for the probed row."""
+    """The prediction for the probed row."""
     tensor, *rest = result if isinstance(result, (tuple, list)) else (result,)
     return (tensor.unflatten(0, (-1, rows))[:, middle], *rest)
 
@@ -330,7 +330,7 @@ def random_weights(probed: ProbedLayer, seed: int, *, signs: bool = False) -> Te
 
 
 def tolerance(probed: ProbedLayer) -> float:
-    """Below which share of the largest weight a difference is rounding."""
+    """Below which fraction of the largest weight a difference is rounding."""
     return 1e-8 if probed.dtype == torch.float64 else 1e-4
 
 
@@ -402,7 +402,7 @@ def freeze_predicted(output: Tensor) -> None:
         return
     passed: dict[Node, int] = {}  # layers between the input and a node
     for node in in_order(output.grad_fn):
-        before = {place: passed[made] for place, (made, _) in enumerate(node.next_functions) if made is not None}
+        before = {index: passed[made] for index, (made, _) in enumerate(node.next_functions) if made is not None}
         name = kind(node)
         passed[node] = max(before.values(), default=0) + (GATE if name in GATES else name in LAYERS)
         if change := replacement(node, name, before):
@@ -419,11 +419,11 @@ def replacement(node: Node, name: str, before: dict[int, int]) -> Callable[[Grad
         return passing
     if name in ("NativeLayerNorm", "FusedRmsNorm", "RmsNorm", "NativeGroupNorm"):
         return scaled(norm_weight(node, name))
-    factors = {place: rank for place, rank in before.items() if place in KEPT.get(name, before)}
+    factors = {index: rank for index, rank in before.items() if index in KEPT.get(name, before)}
     if len(factors) < 2 or not (name in PRODUCTS or name in KEPT or is_own(node)):
         return None
     top = max(factors.values())
-    weights = [place for place, rank in factors.items() if rank == top]
+    weights = [index for index, rank in factors.items() if rank == top]
     return None if len(weights) == len(factors) else without(*weights)  # of equals none is the other's weight
 
 
@@ -432,12 +432,12 @@ def is_own(node: Node) -> bool:
     return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
-def without(*places: int) -> Callable[[Gradients, Gradients], Gradients]:
+def without(*indices: int) -> Callable[[Gradients, Gradients], Gradients]:
     """No gradient for these inputs."""
 
     def change(inputs: Gradients, outputs: Gradients) -> Gradients:
         return tuple(
-            torch.zeros_like(one) if place in places and one is not None else one for place, one in enumerate(inputs)
+            torch.zeros_like(one) if index in indices and one is not None else one for index, one in enumerate(inputs)
         )
 
     return change

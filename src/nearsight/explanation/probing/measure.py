@@ -345,16 +345,16 @@ class Reach:
     def of(cls, probed: ProbedLayer, tokens: Tensor) -> "Reach":
         """Measured at the middle of the map and around it."""
         centre, grid = middle(probed.target), probed.target
-        places = dict.fromkeys((centre, centre - 1, max(grid.aux, centre - grid.width), grid.aux + grid.patches // 4))
-        looks = [look(probed, tokens, place, 2, given_weights=False) for place in places if place >= grid.aux]
+        near = dict.fromkeys((centre, centre - 1, max(grid.aux, centre - grid.width), grid.aux + grid.patches // 4))
+        looks = [look(probed, tokens, token, 2, given_weights=False) for token in near if token >= grid.aux]
         field = max(one.field[0] for one in looks), max(one.field[1] for one in looks)
         return cls(field, max((one.channels for one in looks), key=("own", "some", "all").index))
 
 
-def look(probed: ProbedLayer, tokens: Tensor, place: int, channels: int, *, given_weights: bool) -> Wiring:
+def look(probed: ProbedLayer, tokens: Tensor, position: int, channels: int, *, given_weights: bool) -> Wiring:
     """The connections of so many channels of one output position."""
     picks = spread_out(probed.out_channels, channels)
-    asked = [one_channel(probed, place, channel) for channel in picks]
+    asked = [one_channel(probed, position, channel) for channel in picks]
     rows = jacobian_rows(probed, tokens, asked, given_weights=given_weights)
     scale = float(rows.abs().max())
     linked = rows.abs() > tolerance(probed) * scale
@@ -367,17 +367,17 @@ def look(probed: ProbedLayer, tokens: Tensor, place: int, channels: int, *, give
 
 def spread_of(seen: Tensor, grid: Grid) -> tuple[Literal["own", "local", "scattered", "all"], tuple[int, int]]:
     """What the connected positions `[H*W]` look like, and the box around them."""
-    places = seen.view(grid.height, grid.width).nonzero()
-    if len(places) == 0:
+    positions = seen.view(grid.height, grid.width).nonzero()
+    if len(positions) == 0:
         return "own", (0, 0)
-    low, high = places.amin(dim=0), places.amax(dim=0)
+    low, high = positions.amin(dim=0), positions.amax(dim=0)
     field = (int(high[0] - low[0]) + 1, int(high[1] - low[1]) + 1)
-    if len(places) == grid.patches and grid.patches > 1:
+    if len(positions) == grid.patches and grid.patches > 1:
         return "all", field
-    if len(places) == 1:
+    if len(positions) == 1:
         return "own", field
     wide = field[0] > grid.height / 2 and field[1] > grid.width / 2
-    thin = len(places) < field[0] * field[1] / 2
+    thin = len(positions) < field[0] * field[1] / 2
     return ("scattered" if field == (grid.height, grid.width) or (wide and thin) else "local"), field
 
 
@@ -392,8 +392,8 @@ def varies(probed: ProbedLayer, seed: int, *, given_weights: bool) -> bool:
     Several inputs and positions are compared: a prediction may be switched off by an activation at some of them.
     """
     grid = probed.target
-    places = dict.fromkeys((middle(grid), grid.aux, grid.aux + grid.patches // 3, grid.aux + 3 * grid.patches // 4))
-    asked = [mixed_channels(probed, place, random_weights(probed, seed)) for place in places]
+    positions = dict.fromkeys((middle(grid), grid.aux, grid.aux + grid.patches // 3, grid.aux + 3 * grid.patches // 4))
+    asked = [mixed_channels(probed, position, random_weights(probed, seed)) for position in positions]
     first = jacobian_rows(probed, draw(probed, seed), asked, given_weights=given_weights)
     for other in range(1, INPUTS):
         rows = jacobian_rows(probed, draw(probed, seed + other), asked, given_weights=given_weights)
@@ -404,7 +404,7 @@ def varies(probed: ProbedLayer, seed: int, *, given_weights: bool) -> bool:
 
 
 PERIOD = 16  # positions up to which a repetition is looked for
-ENOUGH = 0.25  # share of a row that two positions must have in common to be compared
+ENOUGH = 0.25  # fraction of a row that two positions must have in common to be compared
 
 
 def channel_groups(
@@ -480,7 +480,7 @@ def period_along(axis: int, probed: ProbedLayer, tokens: Tensor, weights: Tensor
     for batch in (steps[:1], steps[1:]):
         same = repeating(start, axis, batch, probed, tokens, weights)
         for step in same:
-            if all(repeating(place, axis, [step], probed, tokens, weights) for place in others(start, probed.target)):
+            if all(repeating(other, axis, [step], probed, tokens, weights) for other in others(start, probed.target)):
                 return step
     return None
 
@@ -488,7 +488,7 @@ def period_along(axis: int, probed: ProbedLayer, tokens: Tensor, weights: Tensor
 def others(start: list[int], grid: Grid) -> list[list[int]]:
     """Positions beside the middle: what repeats must repeat there too, and not by chance where weights are simple."""
     near = [[start[0] + down, start[1] + right] for down, right in ((1, 1), (0, -1), (-1, 0))]
-    return [place for place in near if 0 <= place[0] < grid.height and 0 <= place[1] < grid.width]
+    return [position for position in near if 0 <= position[0] < grid.height and 0 <= position[1] < grid.width]
 
 
 def repeating(
@@ -498,22 +498,22 @@ def repeating(
     target, stride = probed.target, probed.stride[axis]
     room = (target.height, target.width)[axis] - 1 - start[axis]
     moves = [0, *(step if step <= room else -step for step in steps)]
-    places = [moved(start, axis, move) for move in moves]
-    asked = [mixed_channels(probed, number(place, target), weights) for place in places if place[axis] >= 0]
+    positions = [moved(start, axis, move) for move in moves]
+    asked = [mixed_channels(probed, number(position, target), weights) for position in positions if position[axis] >= 0]
     rows = jacobian_rows(probed, tokens, asked, given_weights=True)[:, probed.source.aux :]
     maps = rows.unflatten(1, (probed.source.height, probed.source.width))
     pairs = zip(moves[1:], maps[1:], strict=False)
     return [abs(move) for move, field in pairs if repeats(maps[0], field, axis, move * stride, tolerance(probed))]
 
 
-def moved(place: list[int], axis: int, step: int) -> list[int]:
+def moved(position: list[int], axis: int, step: int) -> list[int]:
     """A place, so many steps along an axis from another."""
-    return [one + step * (index == axis) for index, one in enumerate(place)]
+    return [one + step * (index == axis) for index, one in enumerate(position)]
 
 
-def number(place: list[int], grid: Grid) -> int:
+def number(position: list[int], grid: Grid) -> int:
     """Number of the token at a place."""
-    return grid.aux + place[0] * grid.width + place[1]
+    return grid.aux + position[0] * grid.width + position[1]
 
 
 def repeats(base: Tensor, other: Tensor, axis: int, shift: int, limit: float) -> bool:

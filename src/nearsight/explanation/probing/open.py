@@ -180,12 +180,12 @@ def open_model(text: str, seed: int) -> tuple[nn.Module, str, tuple[int, int], b
     """The model that a text begins with, the path of a module in it, its image size, whether its weights are new."""
     from ...runs.predictor import load_module
 
-    place, path = Path(text).expanduser(), ""
-    while not place.exists() and "." in place.name:
-        stem, _, last = place.name.rpartition(".")
-        place, path = place.with_name(stem), f"{last}.{path}" if path else last
-    if place.exists() and ("/" in text or text.split(".")[0] not in MODELS):
-        found = load_module(place)
+    file, path = Path(text).expanduser(), ""
+    while not file.exists() and "." in file.name:
+        stem, _, last = file.name.rpartition(".")
+        file, path = file.with_name(stem), f"{last}.{path}" if path else last
+    if file.exists() and ("/" in text or text.split(".")[0] not in MODELS):
+        found = load_module(file)
         return found.model, path, found.preprocessing.size, False
     name, _, path = text.removeprefix("timm/").partition(".")
     if name not in MODELS and not timm.is_model(name):

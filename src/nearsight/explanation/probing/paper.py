@@ -21,7 +21,7 @@ from .measure import box as size_of
 from .open import stir
 
 Marks = tuple[bool, bool, bool, bool, bool, bool]
-Follow = Callable[[list["Row"], str], Iterable["Row"]]
+Follow = Callable[[list["TableRow"], str], Iterable["TableRow"]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A layer of the tables.
 
     Attributes:
@@ -54,10 +54,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TableVerdict:
     """A layer, what the paper prints about it and what was measured."""
 
-    row: Row
+    row: TableRow
     found: Findings
 
     @property
@@ -137,41 +137,42 @@ def depthwise(dynamics: Literal["static", "homogeneous", "inhomogeneous"]) -> Ca
 
 # fmt: off
 ROWS = [
-    Row("Local MLP", "LocalMlp", marks("x.x.x."), True,
+    TableRow("Local MLP", "LocalMlp", marks("x.x.x."), True,
         of_mixer(lambda s: LocalMlp(heads=s.heads, window=s.window), "Local MLP")),
-    Row("Local attention", "Window", marks("x.x.xx"), True,
+    TableRow("Local attention", "Window", marks("x.x.xx"), True,
         of_mixer(lambda s: Window(heads=s.heads, window=s.window), "Local attention")),
-    Row("DW-Conv.", 'DepthWise(dynamics="static")', marks("x.xx.."), True, of_mixer(depthwise("static"), "DW-Conv.")),
-    Row("D-DW-Conv.", 'DepthWise(dynamics="homogeneous")', marks("x.xx.x"), True,
+    TableRow("DW-Conv.", 'DepthWise(dynamics="static")', marks("x.xx.."), True,
+        of_mixer(depthwise("static"), "DW-Conv.")),
+    TableRow("D-DW-Conv.", 'DepthWise(dynamics="homogeneous")', marks("x.xx.x"), True,
         of_mixer(depthwise("homogeneous"), "D-DW-Conv.")),
-    Row("Conv.", "torch.nn.Conv2d", marks("x..x.."), False,
+    TableRow("Conv.", "torch.nn.Conv2d", marks("x..x.."), False,
         of_torch(lambda s: nn.Conv2d(s.channels, s.channels, s.window, padding=s.window // 2), "Conv.")),
-    Row("MLP", "torch.nn.Linear on all neurons", marks("......"), False, of_torch(fully_connected, "MLP")),
-    Row("Attention", "Global", marks("..x.xx"), False, of_mixer(lambda s: Global(heads=s.heads), "Attention")),
-    Row("Spatial-mixing MLP", "timm's MixerBlock.mlp_tokens", marks("..x.x."), False, spatial_mixing),
-    Row("1×1 Conv.", "torch.nn.Conv2d", marks(".x.x.."), False,
+    TableRow("MLP", "torch.nn.Linear on all neurons", marks("......"), False, of_torch(fully_connected, "MLP")),
+    TableRow("Attention", "Global", marks("..x.xx"), False, of_mixer(lambda s: Global(heads=s.heads), "Attention")),
+    TableRow("Spatial-mixing MLP", "timm's MixerBlock.mlp_tokens", marks("..x.x."), False, spatial_mixing),
+    TableRow("1×1 Conv.", "torch.nn.Conv2d", marks(".x.x.."), False,
         of_torch(lambda s: nn.Conv2d(s.channels, s.channels, 1), "1×1 Conv.")),
 ]
 OTHERS = [
-    Row("I-D-DW-Conv.", 'DepthWise(dynamics="inhomogeneous")', None, False,
+    TableRow("I-D-DW-Conv.", 'DepthWise(dynamics="inhomogeneous")', None, False,
         of_mixer(depthwise("inhomogeneous"), "I-D-DW-Conv.")),
-    Row("Sliding attention", "Sliding", None, False,
+    TableRow("Sliding attention", "Sliding", None, False,
         of_mixer(lambda s: Sliding(heads=s.heads, window=s.window), "Sliding attention")),
-    Row("Shifted windows", "Window(shifted=True)", None, False,
+    TableRow("Shifted windows", "Window(shifted=True)", None, False,
         of_mixer(lambda s: Window(heads=s.heads, window=s.window, shifted=True), "Shifted windows")),
-    Row("Local MLP, windows share", "LocalMlp(share_positions=True)", None, False,
+    TableRow("Local MLP, windows share", "LocalMlp(share_positions=True)", None, False,
         of_mixer(lambda s: LocalMlp(heads=s.heads, window=s.window, share_positions=True), "Local MLP, windows share")),
-    Row("Spatial reduction (PVT)", "SpatialReduction", None, False,
+    TableRow("Spatial reduction (PVT)", "SpatialReduction", None, False,
         of_mixer(lambda s: SpatialReduction(heads=s.heads, sr_ratio=s.window), "Spatial reduction (PVT)")),
-    Row("Gather, broadcast (LightViT)", "GatherBroadcast", None, False,
+    TableRow("Gather, broadcast (LightViT)", "GatherBroadcast", None, False,
         of_mixer(lambda s: GatherBroadcast(heads=s.heads, window=s.window), "Gather, broadcast (LightViT)", aux=2)),
 ]
 # fmt: on
 
 
 def measure_rows(
-    rows: list[Row], size: Size | None = None, seed: int = 0, follow: Follow | None = None
-) -> list[Verdict]:
+    rows: list[TableRow], size: Size | None = None, seed: int = 0, follow: Follow | None = None
+) -> list[TableVerdict]:
     """Probe the layers of a table.
 
     Args:
@@ -188,7 +189,7 @@ def measure_rows(
     verdicts = []
     for row in follow(rows, "Probing layers") if follow else rows:
         torch.manual_seed(seed)
-        verdicts.append(Verdict(row, probe(row.make(size or Size()), seed=seed)))
+        verdicts.append(TableVerdict(row, probe(row.make(size or Size()), seed=seed)))
     return verdicts
 
 
@@ -212,7 +213,7 @@ def findings_text(found: Findings) -> RenderableType:
     return Group(Text(found.name, style="bold"), table, Text())
 
 
-def verdicts_table(verdicts: Sequence[Verdict], title: str) -> RenderableType:
+def verdicts_table(verdicts: Sequence[TableVerdict], title: str) -> RenderableType:
     """The paper's table as measured, with what it prints where that is something else."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title=title, title_justify="left")
     table.add_column("layer", no_wrap=True, vertical="bottom")
@@ -226,7 +227,7 @@ def verdicts_table(verdicts: Sequence[Verdict], title: str) -> RenderableType:
     return table
 
 
-def mark(verdict: Verdict, column: str) -> Text:
+def mark(verdict: TableVerdict, column: str) -> Text:
     """One cell: what was measured."""
     found = verdict.found
     measured = dict(zip(COLUMNS, found.properties, strict=True))[column]
@@ -246,14 +247,14 @@ def shift_mark(found: Findings) -> Text:
     return Text("any" if found.shifts == (1, 1) else size_of(found.shifts))
 
 
-def agreement(verdict: Verdict) -> Text:
+def agreement(verdict: TableVerdict) -> Text:
     """Whether the paper says the same."""
     if verdict.row.printed is None:
         return Text("not listed", style="dim")
     return Text("differs", style="bold red") if verdict.differing else Text("agrees", style="green")
 
 
-def tables_text(printed: Sequence[Verdict], others: Sequence[Verdict]) -> RenderableType:
+def tables_text(printed: Sequence[TableVerdict], others: Sequence[TableVerdict]) -> RenderableType:
     """Tables 1 and 7 and what they leave out, with a summary in words."""
     first = [verdict for verdict in printed if verdict.row.in_table_1]
     agree = sum(not verdict.differing for verdict in printed)
@@ -275,7 +276,7 @@ def tables_text(printed: Sequence[Verdict], others: Sequence[Verdict]) -> Render
     )
 
 
-def as_json(verdict: Verdict) -> dict[str, Any]:
+def as_json(verdict: TableVerdict) -> dict[str, Any]:
     """A layer of the tables for JSON."""
     printed = dict(zip(COLUMNS, verdict.row.printed, strict=True)) if verdict.row.printed else None
     return {

@@ -159,8 +159,8 @@ def test_the_cosine_is_that_of_timm(warmup: int, warmup_lr: float, min_lr: float
 @pytest.mark.parametrize("epochs", [200, 10])
 def test_steps_are_those_of_torch(epochs: int) -> None:
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
-    places = [round(share * epochs) for share in (0.3, 0.6, 0.8)]
-    reference = torch.optim.lr_scheduler.MultiStepLR(optimizer, places, gamma=0.2)
+    milestones = [round(fraction * epochs) for fraction in (0.3, 0.6, 0.8)]
+    reference = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.2)
     schedule = Schedule(kind="step", milestones=(0.3, 0.6, 0.8), gamma=0.2, min_lr=0.0)
     for epoch in range(epochs):
         assert learning_rate(schedule, epochs, epoch) == pytest.approx(optimizer.param_groups[0]["lr"])

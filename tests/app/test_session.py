@@ -1,4 +1,4 @@
-"""What the page shows is what the methods say, at the place that was clicked."""
+"""What the page shows is what the methods say, at the point that was clicked."""
 
 import io
 import re
@@ -13,8 +13,8 @@ from matplotlib import colormaps
 from PIL import Image
 
 from nearsight.app.cache import Recent
-from nearsight.app.panels import METHODS, Wish, draw_tiles
-from nearsight.app.session import Choice, Desk, offered
+from nearsight.app.panels import METHODS, PanelOptions, draw_tiles
+from nearsight.app.session import AppSession, PageState, offered
 from nearsight.checkpoints import save_model
 from nearsight.data.transforms import DensePreprocessing
 from nearsight.explanation import attention, receptive_field
@@ -26,53 +26,53 @@ ALL = tuple(name for name in METHODS if name != "Grad-CAM")
 
 
 @pytest.fixture(scope="module")
-def desk() -> Desk:
-    return Desk(["swin_nano", "iddwnet_nano", "lit_nano", "deit_nano", "lightvit_nano", "timm/resnet18"])
+def session() -> AppSession:
+    return AppSession(["swin_nano", "iddwnet_nano", "lit_nano", "deit_nano", "lightvit_nano", "timm/resnet18"])
 
 
-def test_a_click_reaches_the_token_under_it(desk: Desk) -> None:
+def test_a_click_reaches_the_token_under_it(session: AppSession) -> None:
     """Of 32×32 tokens of 2 pixels each, on a picture shown with 448 pixels, each token has 14 pixels."""
-    choice = desk.click(Choice(first="swin_nano"), x=14 * 20 + 3, y=14 * 5 + 12)
-    view = desk.view("swin_nano", choice)
-    assert choice.place is not None
-    x, y = view.to_model(choice.place)
+    state = session.click(PageState(first="swin_nano"), x=14 * 20 + 3, y=14 * 5 + 12)
+    view = session.view("swin_nano", state)
+    assert state.point is not None
+    x, y = view.to_model(state.point)
     assert view.seen.layer("1.1").token_at(x, y) == 5 * 32 + 20
 
 
 @pytest.mark.parametrize("size", [(600, 300), (300, 700)])
 def test_a_click_on_a_long_picture_means_the_middle_that_the_model_sees(
-    desk: Desk, tmp_path: Path, size: tuple[int, int]
+    session: AppSession, tmp_path: Path, size: tuple[int, int]
 ) -> None:
     Image.new("RGB", size, "teal").save(tmp_path / "long.png")
-    choice = desk.click(Choice(picture=desk.take(tmp_path / "long.png"), first="deit_nano"), 112, 336)
-    assert choice.place is not None
-    view = desk.view("deit_nano", choice)
+    state = session.click(PageState(picture=session.take(tmp_path / "long.png"), first="deit_nano"), 112, 336)
+    assert state.point is not None
+    view = session.view("deit_nano", state)
     side, width, height = min(size), *size
-    assert choice.place == pytest.approx(
+    assert state.point == pytest.approx(
         (((width - side) / 2 + side / 4) / width, ((height - side) / 2 + 3 * side / 4) / height)
     )
-    assert view.to_model(choice.place) == pytest.approx((16, 48))
+    assert view.to_model(state.point) == pytest.approx((16, 48))
 
 
-def test_the_attention_tile_is_the_attention(desk: Desk) -> None:
-    """Each cell has the colour of its share of attention, laid over the grey picture."""
-    choice = desk.click(Choice(first="deit_nano"), 200, 100)
-    view = desk.view("deit_nano", choice)
-    (tile,) = draw_tiles(view, Wish(choice.place, "1.2", 1, ("Attention",)))
-    assert choice.place is not None
-    found = attention(view.opened.model, view.images, layer="1.2", at=view.to_model(choice.place))
+def test_the_attention_tile_is_the_attention(session: AppSession) -> None:
+    """Each cell has the colour of its fraction of attention, laid over the grey picture."""
+    state = session.click(PageState(first="deit_nano"), 200, 100)
+    view = session.view("deit_nano", state)
+    (tile,) = draw_tiles(view, PanelOptions(state.point, "1.2", 1, ("Attention",)))
+    assert state.point is not None
+    found = attention(view.opened.model, view.images, layer="1.2", at=view.to_model(state.point))
     assert tile.picture.size == (448, 448) and "layer 1.2, head 2" in tile.about
-    shares = found.weights[0, 1, 0, 1:].reshape(16, 16)
-    assert float(tile.high) == pytest.approx(shares.max(), rel=5e-3)
-    low, high = limits(shares, signed=False)
-    colours = 255 * colormaps["inferno"]((shares - low) / (high - low))[..., :3]
+    fractions = found.weights[0, 1, 0, 1:].reshape(16, 16)
+    assert float(tile.high) == pytest.approx(fractions.max(), rel=5e-3)
+    low, high = limits(fractions, signed=False)
+    colours = 255 * colormaps["inferno"]((fractions - low) / (high - low))[..., :3]
     grey = (np.asarray(view.shown.convert("L"), dtype=float)[14::28, 14::28] + 40) * 255 / 335
     expected = VEIL * colours + (1 - VEIL) * grey[..., None]
     assert np.abs(np.asarray(tile.picture, dtype=float)[5::28, 14::28] - expected).mean() < 8  # rings and slopes aside
 
 
-def test_the_receptive_field_is_that_of_the_method(desk: Desk) -> None:
-    view = desk.view("lit_nano", Choice(first="lit_nano"))
+def test_the_receptive_field_is_that_of_the_method(session: AppSession) -> None:
+    view = session.view("lit_nano", PageState(first="lit_nano"))
     layer = view.layer(None)
     for at in ((3.0, 3.0), (40.0, 22.0)):  # the second walks back a graph that is kept
         quick = view.dependence(layer, layer.token_at(*at))
@@ -89,8 +89,8 @@ def test_the_receptive_field_is_that_of_the_method(desk: Desk) -> None:
         ("lightvit_nano", ["Attention", "Global tokens", "Receptive field", "Roll-out"]),
     ],
 )
-def test_each_model_shows_what_it_has(desk: Desk, model: str, titles: list[str]) -> None:
-    (block,) = desk.blocks(Choice(first=model, methods=ALL))
+def test_each_model_shows_what_it_has(session: AppSession, model: str, titles: list[str]) -> None:
+    (block,) = session.blocks(PageState(first=model, methods=ALL))
     assert re.findall(r"<figcaption><b>(.*?)</b>", block) == titles
     assert "The weights are random" in block and "nearsight app RUN" in block
     assert not re.search(r"""(?:src|href)=["'](?!data:)|url\(|https?:""", block)
@@ -103,59 +103,59 @@ def test_a_segmenter_shows_what_it_found_and_why(tmp_path: Path) -> None:
     about = {"task": "segment", "classes": ["sky", "sea", "sand"], "input": asdict(DensePreprocessing(48))}
     save_model(model, tmp_path / "model.safetensors", name="swin_nano", trained=about)
     Image.new("RGB", (120, 60), "navy").save(tmp_path / "long.png")
-    desk = Desk([str(tmp_path)])
-    choice = desk.click(Choice(desk.take(tmp_path / "long.png"), first=str(tmp_path)), 10, 20)
-    view = desk.view(str(tmp_path), choice)
+    session = AppSession([str(tmp_path)])
+    state = session.click(PageState(session.take(tmp_path / "long.png"), first=str(tmp_path)), 10, 20)
+    view = session.view(str(tmp_path), state)
     assert view.part.size[1] > view.part.size[0] and view.shown.width == 448  # the whole picture, not its middle
-    (block,) = desk.blocks(choice)
+    (block,) = session.blocks(state)
     titles = re.findall(r"<figcaption><b>(.*?)</b>", block)
     assert titles == ["Prediction", "Attention", "Receptive field", "Dense roll-out"]
-    assert {answer.name for answer in view.answers} <= {"sky", "sea", "sand"} and ">trained<" in block
+    assert {one.name for one in view.predictions} <= {"sky", "sea", "sand"} and ">trained<" in block
 
 
-def test_two_models_and_one_that_can_not_be_looked_into(desk: Desk) -> None:
-    left, right = desk.blocks(Choice(first="swin_nano", second="timm/resnet18", methods=("Attention",)))
+def test_two_models_and_one_that_can_not_be_looked_into(session: AppSession) -> None:
+    left, right = session.blocks(PageState(first="swin_nano", second="timm/resnet18", methods=("Attention",)))
     assert "ns-tile" in left
     assert "ns-problem" in right and "can&#x27;t be looked into" in right
 
 
-def test_a_layer_that_another_model_has_falls_back_to_one_in_the_middle(desk: Desk) -> None:
-    view = desk.view("swin_nano", Choice(first="swin_nano"))
+def test_a_layer_that_another_model_has_falls_back_to_one_in_the_middle(session: AppSession) -> None:
+    view = session.view("swin_nano", PageState(first="swin_nano"))
     assert view.layer("7.7").name == view.layer(None).name == "2.2"
 
 
-def test_the_figure_has_a_row_for_each_model(desk: Desk) -> None:
-    one = desk.figure(Choice(first="swin_nano", methods=("Attention",)))
-    two = desk.figure(Choice(first="swin_nano", second="lit_nano", methods=("Attention",)))
+def test_the_figure_has_a_row_for_each_model(session: AppSession) -> None:
+    one = session.figure(PageState(first="swin_nano", methods=("Attention",)))
+    two = session.figure(PageState(first="swin_nano", second="lit_nano", methods=("Attention",)))
     sizes = [Image.open(io.BytesIO(png)).size for png in (one, two)]
     assert sizes[0][0] == pytest.approx(sizes[1][0], abs=40) and sizes[1][1] > 1.5 * sizes[0][1]
 
 
-def test_clicks_are_quick(desk: Desk) -> None:
+def test_clicks_are_quick(session: AppSession) -> None:
     """Half a second for two models on a machine of its own; here others work too, so processor time counts."""
-    choice = Choice(first="swin_nano", second="lit_nano")
-    desk.blocks(choice)
+    state = PageState(first="swin_nano", second="lit_nano")
+    session.blocks(state)
     start = time.process_time()
-    for place in ((0.2, 0.3), (0.7, 0.4), (0.5, 0.9)):
-        desk.blocks(replace(choice, place=place))
+    for position in ((0.2, 0.3), (0.7, 0.4), (0.5, 0.9)):
+        session.blocks(replace(state, point=position))
     assert (time.process_time() - start) / 3 < 0.5
 
 
-def test_pictures_are_kept_apart_and_forgotten(desk: Desk, tmp_path: Path) -> None:
+def test_pictures_are_kept_apart_and_forgotten(session: AppSession, tmp_path: Path) -> None:
     keys = []
     for colour in ("red", "blue", "red"):
         Image.new("RGB", (40, 40), colour).save(tmp_path / "a.png")
-        keys.append(desk.take(tmp_path / "a.png"))
+        keys.append(session.take(tmp_path / "a.png"))
     assert keys[0] == keys[2] != keys[1]
     with pytest.raises(ValueError, match="is forgotten; give it again"):
-        desk.picture("0123456789abcdef01234567")
+        session.picture("0123456789abcdef01234567")
 
 
-def test_what_is_not_offered_is_refused(desk: Desk) -> None:
+def test_what_is_not_offered_is_refused(session: AppSession) -> None:
     with pytest.raises(ValueError, match="is not offered here"):
-        desk.view("/etc/passwd", Choice())
+        session.view("/etc/passwd", PageState())
     with pytest.raises(ValueError, match="A side of 5000 pixels is not offered"):
-        desk.view("swin_nano", Choice(first="swin_nano", side=5000))
+        session.view("swin_nano", PageState(first="swin_nano", side=5000))
 
 
 def test_recent_keeps_what_was_used_last() -> None:
@@ -169,10 +169,10 @@ def test_recent_keeps_what_was_used_last() -> None:
 def test_what_is_given_comes_first(trained_run: Path) -> None:
     sources = offered([str(trained_run)])
     assert sources[:2] == [str(trained_run), "swin_nano"] and len(sources) == len(set(sources))
-    desk = Desk(sources)
-    (block,) = desk.blocks(Choice(first=str(trained_run), methods=("Attention", "Roll-out")))
+    session = AppSession(sources)
+    (block,) = session.blocks(PageState(first=str(trained_run), methods=("Attention", "Roll-out")))
     assert ">trained<" in block and "random" not in block and "&lt;b&gt;seven" in block
     assert "<h3>mine (localvit_nano)</h3>" in block
-    assert desk.view(str(trained_run), Choice()).part.size == (32, 32)
+    assert session.view(str(trained_run), PageState()).part.size == (32, 32)
     with pytest.raises(ValueError, match="Neither Nearsight nor timm has a model 'no_such_nano'"):
         offered(["no_such_nano"])

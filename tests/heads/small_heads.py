@@ -1,4 +1,4 @@
-"""Small scenes and heads that the tests of detectors and segmenters share."""
+"""Small targets and heads that the tests of detectors and segmenters share."""
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ DETECTORS = [name for name, head in SMALL.items() if head.task == "detect"]
 SEGMENTERS = [name for name, head in SMALL.items() if head.task == "segment"]
 
 
-def scene(*boxes: tuple[float, float, float, float], size: tuple[int, int] = (64, 80)) -> dict[str, Tensor]:
+def make_target(*boxes: tuple[float, float, float, float], size: tuple[int, int] = (64, 80)) -> dict[str, Tensor]:
     """A target with rectangles of classes 0, 1, 0, ..."""
     masks = torch.zeros(len(boxes), *size, dtype=torch.bool)
     for mask, (left, top, right, bottom) in zip(masks, boxes, strict=True):

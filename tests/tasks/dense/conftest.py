@@ -14,7 +14,7 @@ from nearsight.runs.run import Outcome
 from nearsight.training import load_recipe, run_training
 
 SOURCE = "shapes?images=24&size=48"
-SMALL = {"epochs": 2, "batch": 4, "data.workers": 0, "scene.shorter": 48}
+SMALL = {"epochs": 2, "batch": 4, "data.workers": 0, "dense.min_size": 48}
 HEADS = {"detect": {"channels": 16, "hidden": 32, "rois": 16}, "segment": {"channels": 16, "hidden": 16}}
 
 

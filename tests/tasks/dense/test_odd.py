@@ -10,7 +10,7 @@ from nearsight.training import load_recipe, run_training
 
 from .conftest import write_coco
 
-QUICK = {"epochs": 1, "batch": 2, "data.workers": 0, "scene.shorter": 48, "data.val_fraction": 0.5}
+QUICK = {"epochs": 1, "batch": 2, "data.workers": 0, "dense.min_size": 48, "data.val_fraction": 0.5}
 HEADS: dict[str, dict[str, Any]] = {
     "retinanet": {"channels": 16, "levels": 2, "finest": 4},
     "mask-rcnn": {"channels": 16, "hidden": 32, "rois": 16, "levels": 3, "finest": 4},

@@ -48,7 +48,7 @@ def test_mistakes_with_long_names(count: int) -> None:
     mistakes = [Mistake(images[i % 4], f"{LONG} {i}", f"{LONG} {i + 1}", 0.97) for i in range(count)]
     picture = draw_mistakes(mistakes, 1000, count)
     assert_inside(picture)
-    captions = [(text, box) for text, box in text_boxes(picture) if text.get_text().startswith(("true", "said"))]
+    captions = [(text, box) for text, box in text_boxes(picture) if text.get_text().startswith(("true", "predicted"))]
     assert len(captions) == 2 * count
     for text, box in captions:
         assert box.x1 <= text.axes.get_window_extent().x1 + 18  # pixels between the images

@@ -76,15 +76,15 @@ def test_attention_equals_timms_own(kind: str) -> None:
     for layer, own in zip(seen.layers, expected, strict=True):
         queries = torch.arange(layer.grid.tokens)
         if isinstance(layer.mixing, WindowMatrix):
-            places = layer.mixing.places
+            positions = layer.mixing.positions
             own = own.unflatten(0, (len(images), -1))  # [B, windows, h, slots, slots]
             rows = layer.mixing.rows(queries)
-            for window, tokens in enumerate(places):
+            for window, tokens in enumerate(positions):
                 inside = tokens < layer.grid.tokens
                 tokens = tokens[inside]
                 part = own[:, window][:, :, inside][..., inside]
                 torch.testing.assert_close(rows[:, :, tokens][..., tokens], part, atol=1e-5, rtol=1e-4)
-            torch.testing.assert_close(rows.sum(), own_inside(own, places, layer.grid.tokens), rtol=1e-5, atol=1e-3)
+            torch.testing.assert_close(rows.sum(), own_inside(own, positions, layer.grid.tokens), rtol=1e-5, atol=1e-3)
         elif isinstance(layer.mixing, ReducedMatrix):
             torch.testing.assert_close(layer.mixing.to_keys(queries), own, atol=1e-5, rtol=1e-4)
         else:
@@ -92,9 +92,9 @@ def test_attention_equals_timms_own(kind: str) -> None:
             torch.testing.assert_close(layer.mixing.rows(queries), own, atol=1e-5, rtol=1e-4)
 
 
-def own_inside(own: Tensor, places: Tensor, tokens: int) -> Tensor:
+def own_inside(own: Tensor, positions: Tensor, tokens: int) -> Tensor:
     """All of timm's attention between places inside the map."""
-    inside = (places < tokens).float()
+    inside = (positions < tokens).float()
     return (own * inside[None, :, None, :, None] * inside[None, :, None, None, :]).sum()
 
 

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from looked_into import build, pictures
+from explained_models import build, pictures
 from torch import Tensor
 
 from nearsight.explanation import grad_cam
 
 
-def by_formula(model, place, images: Tensor, classes: list[int], aux: int, size: tuple[int, int]) -> Tensor:
+def by_formula(model, target_module, images: Tensor, classes: list[int], aux: int, size: tuple[int, int]) -> Tensor:
     """Channels weighted by the mean of their gradients, added up, what is negative left out."""
     kept: list[Tensor] = []
-    handle = place.register_forward_hook(lambda m, i, o: kept.append(o))
+    handle = target_module.register_forward_hook(lambda m, i, o: kept.append(o))
     logits = model(images)
     handle.remove()
     (slope,) = torch.autograd.grad(sum(row[number] for row, number in zip(logits, classes, strict=True)), kept[0])

@@ -103,28 +103,28 @@ def test_a_padded_crop_is_the_image_moved_by_at_most_an_eighth() -> None:
 def test_a_resized_crop_shows_the_share_that_is_asked_for() -> None:
     across, down = np.meshgrid(np.arange(256), np.arange(256))
     image = Image.fromarray(np.stack([across, down, across], axis=-1).astype(np.uint8))
-    shares = []
+    fractions = []
     for seed in range(200):
         shown = view(image, (32, 32), seed, crop="resized", crop_scale=(0.2, 0.6), crop_ratio=(0.5, 2.0)).float()
         wide = (shown[0, 0, -1] - shown[0, 0, 0]) * 32 / 31
         high = (shown[1, -1, 0] - shown[1, 0, 0]) * 32 / 31
-        shares.append(float(wide * high) / 256**2)
+        fractions.append(float(wide * high) / 256**2)
         assert 0.4 < wide / high < 2.4
-    assert 0.17 < min(shares) < 0.27
-    assert 0.5 < max(shares) < 0.65
+    assert 0.17 < min(fractions) < 0.27
+    assert 0.5 < max(fractions) < 0.65
 
 
 def test_erasing_fills_one_rectangle_of_a_bounded_share() -> None:
-    image, shares = Image.new("RGB", (32, 32), (255, 0, 255)), []
+    image, fractions = Image.new("RGB", (32, 32), (255, 0, 255)), []
     plain = as_array(image)
     for seed in range(200):
         changed = (view(image, (32, 32), seed, erase=1.0) != plain).any(dim=0)
         rows, columns = changed.any(dim=1).nonzero(), changed.any(dim=0).nonzero()
         area = (rows.max() - rows.min() + 1) * (columns.max() - columns.min() + 1)
         assert changed.sum() > 0.85 * area
-        shares.append(float(area) / 32**2)
-    assert 0.015 <= min(shares) < 0.08
-    assert 0.2 < max(shares) <= 1 / 3 + 0.01
+        fractions.append(float(area) / 32**2)
+    assert 0.015 <= min(fractions) < 0.08
+    assert 0.2 < max(fractions) <= 1 / 3 + 0.01
 
 
 def test_erased_places_have_the_mean_of_the_data() -> None:

@@ -69,12 +69,12 @@ def real():
         said = noisy(truth, len(data.classes), found.size, random)
         masks = found.dense()
         rles = []
-        for place in range(len(said["labels"])):
+        for n in range(len(said["labels"])):
             mask = np.zeros(found.size, dtype=np.uint8)
-            if place < 2 * len(masks):
-                mask |= np.roll(masks[place % len(masks)], random.integers(-4, 5, 2), axis=(0, 1))
-            left, top, right, bottom = said["boxes"][place].astype(int)
-            if place % 3 == 0:
+            if n < 2 * len(masks):
+                mask |= np.roll(masks[n % len(masks)], random.integers(-4, 5, 2), axis=(0, 1))
+            left, top, right, bottom = said["boxes"][n].astype(int)
+            if n % 3 == 0:
                 mask[top:bottom, left:right] = 1
             rles.append(codec.encode(np.asfortranarray(mask)))
         tally.add(index, {**said, "rles": rles}, truth, found.size)
@@ -93,16 +93,16 @@ def by_pycocotools(data, tally, kind):
     categories = {entry["name"]: entry["id"] for entry in content["categories"]}
     results = []
     for index, record in tally.records.items():
-        for place, (left, top, right, bottom) in enumerate(record.answer["boxes"].astype(float).tolist()):
+        for n, (left, top, right, bottom) in enumerate(record.answer["boxes"].astype(float).tolist()):
             extent = {"bbox": [left, top, right - left, bottom - top]}
             if kind == "segm":
-                rle = record.answer["rles"][place]
+                rle = record.answer["rles"][n]
                 extent = {"segmentation": {"size": list(rle["size"]), "counts": rle["counts"]}}
             results.append(
                 {
                     "image_id": ids[data.val.name(index)],
-                    "category_id": categories[data.classes[record.answer["labels"][place]]],
-                    "score": float(record.answer["scores"][place]),
+                    "category_id": categories[data.classes[record.answer["labels"][n]]],
+                    "score": float(record.answer["scores"][n]),
                     **extent,
                 }
             )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from looked_into import MIXERS, NANO, build, pictures
+from explained_models import MIXERS, NANO, build, pictures
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -97,12 +97,12 @@ def test_cropped_windows_give_the_layers_output() -> None:
             capture(model, images).layers, inputs_of_mixers(model, images), strict=True
         ):
             assert isinstance(layer.mixing, WindowMatrix)
-            places = layer.mixing.places
+            indices = layer.mixing.positions
             with torch.no_grad():
-                pieces = tokens[:, places.flatten()].view(-1, places.shape[1], tokens.shape[-1])
+                pieces = tokens[:, indices.flatten()].view(-1, indices.shape[1], tokens.shape[-1])
                 values = mixer.qkv(pieces, Grid(mixer.size, mixer.size))[2]  # LIFE looks around inside its window
                 field = torch.zeros(len(tokens), grid.tokens, values.shape[-1])
-                field[:, places.flatten()] = values.reshape(len(tokens), -1, values.shape[-1])
+                field[:, indices.flatten()] = values.reshape(len(tokens), -1, values.shape[-1])
                 heads = field.unflatten(-1, (mixer.heads, -1)).transpose(1, 2)
                 mixed = layer.mixing.rows(everyone(layer)) @ heads
                 again = mixer.proj(mixed.transpose(1, 2).flatten(2))
@@ -129,7 +129,7 @@ def test_shifted_windows_see_their_own_place_and_no_other_region() -> None:
     rows = layer.mixing.rows(everyone(layer))[0, 0].view(16, 16, 16, 16) > 0
     # Windows of 4 shifted by 2: a corner's window is the 2x2 cells at the corner, the next starts at 2.
     assert rows[0, 0].nonzero().tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
-    assert {tuple(place) for place in rows[3, 14].nonzero().tolist()} == {(r, c) for r in range(2, 6) for c in (14, 15)}
+    assert {tuple(cell) for cell in rows[3, 14].nonzero().tolist()} == {(r, c) for r in range(2, 6) for c in (14, 15)}
 
 
 def test_windows_that_reach_beyond_the_map_keep_less_than_everything_inside() -> None:
@@ -138,7 +138,7 @@ def test_windows_that_reach_beyond_the_map_keep_less_than_everything_inside() ->
     total = layer.mixing.rows(everyone(layer)).sum(dim=-1)[0, 0].view(22, 18)
     torch.testing.assert_close(total[:20, :16], torch.ones(20, 16))
     assert (total[20:] < 1).all() and (total[:, 16:] < 1).all()
-    torch.testing.assert_close(layer.mixing.shares(everyone(layer)).sum(dim=-1), torch.ones(2, 22 * 18))
+    torch.testing.assert_close(layer.mixing.fractions(everyone(layer)).sum(dim=-1), torch.ones(2, 22 * 18))
 
 
 def test_reduced_keys_times_values_are_the_output() -> None:

@@ -17,12 +17,12 @@ from .conftest import SOURCE, write_coco
 
 def test_the_choices_follow_the_objects() -> None:
     prepared = prepare(SOURCE, load_recipe("small-detect"))
-    model, scene = prepared.recipe.model, prepared.recipe.scene
+    model, dense = prepared.recipe.model, prepared.recipe.dense
     assert (model.head, model.name) == ("mask-rcnn", "lit_nano")  # shapes have masks
     sizes = measure_sizes(prepared.train)
-    assert scene.shorter <= max(32, sizes.side)  # never larger than the images are
+    assert dense.min_size <= max(32, sizes.side)  # never larger than the images are
     finest, scale, levels = (model.head_options[key] for key in ("finest", "anchor_scale", "levels"))
-    assert finest * scale * 2 ** (levels - 1) >= 0.5 * sizes.large * scene.shorter
+    assert finest * scale * 2 ** (levels - 1) >= 0.5 * sizes.large * dense.min_size
 
 
 @pytest.mark.parametrize(("small", "large"), [(16, 50), (8, 300), (40, 60)])
@@ -35,16 +35,16 @@ def test_anchors_span_small_to_large(small: float, large: float) -> None:
 
 def test_a_wish_is_not_overruled() -> None:
     given = load_recipe(
-        "small-detect", {"scene.shorter": 80, "model.head": "retinanet", "model.head_options.levels": 2}
+        "small-detect", {"dense.min_size": 80, "model.head": "retinanet", "model.head_options.levels": 2}
     )
     filled = get_task("detect").complete(given, open_data(SOURCE))
-    assert (filled.scene.shorter, filled.model.head, filled.model.head_options["levels"]) == (80, "retinanet", 2)
+    assert (filled.dense.min_size, filled.model.head, filled.model.head_options["levels"]) == (80, "retinanet", 2)
 
 
 @pytest.fixture
 def cells(tmp_path: Path) -> Split:
     """Eight images with 18 objects of 80 pixels each; in one are two of 40 pixels as well, of another class."""
-    many: list[tuple[int, ...]] = [(30 * place, 200, 80, 80) for place in range(18)]
+    many: list[tuple[int, ...]] = [(30 * index, 200, 80, 80) for index in range(18)]
     rare: list[tuple[int, ...]] = [(10, 10, 40, 40, 9), (100, 10, 40, 40, 9)]
     train = open_data(write_coco(tmp_path / "cells", [*[many] * 7, [*many, *rare]], size=(480, 640))).train
     assert train is not None
@@ -65,9 +65,9 @@ def test_four_boxes_are_judged_for_each_object_of_a_full_image(cells: Split) -> 
 
 def test_regions_are_shown_as_they_are_where_images_are_small() -> None:
     filled = prepare("shapes?images=24&size=128", load_recipe("small-segment")).recipe
-    assert (filled.scene.shorter, filled.scene.longest) == (128, 128)  # 128 × 128, 96 × 128 or 128 × 96
+    assert (filled.dense.min_size, filled.dense.max_size) == (128, 128)  # 128 × 128, 96 × 128 or 128 × 96
 
 
 def test_the_largest_side_that_is_allowed_can_be_asked_for() -> None:
-    filled = prepare("shapes?images=24&size=48", load_recipe("small-segment", {"scene.shorter": 4096})).recipe
-    assert (filled.scene.longest, filled.scene.crop) == (4096, 4096)
+    filled = prepare("shapes?images=24&size=48", load_recipe("small-segment", {"dense.min_size": 4096})).recipe
+    assert (filled.dense.max_size, filled.dense.crop) == (4096, 4096)

@@ -116,7 +116,7 @@ def test_tables_hold_what_json_holds(trained: Made, photos: Path, tmp_path: Path
 @pytest.mark.parametrize("task", [pytest.param("detect", marks=pytest.mark.drill), "segment"])
 def test_a_comparison_of_two_backbones(task: str, tmp_path: Path, type_in: Typed) -> None:
     arguments = ["compare", SOURCE, "--task", task, "--models", "dwnet_nano,resnet18", "--epochs", "1", "--seeds", "1"]
-    options = ["--set", "scene.shorter=48", "--set", "batch=4", "--set", "data.workers=0", "--quiet", "--jobs", "1"]
+    options = ["--set", "dense.min_size=48", "--set", "batch=4", "--set", "data.workers=0", "--quiet", "--jobs", "1"]
     if task == "detect":
         options += ["--set", "model.head=retinanet"]
     code, _, err = type_in(*arguments, *options, "--out", str(tmp_path))

@@ -75,7 +75,7 @@ def test_a_stopped_run_ends_with_the_same_bits(
 
 @pytest.mark.drill
 def test_a_killed_run_ends_with_the_same_bits(recipe: Callable[..., Recipe], tmp_path: Path) -> None:
-    options = ["--epochs", "6", "--batch", "4", "--workers", "0", "--cpu", "--set", "scene.shorter=48", "--quiet"]
+    options = ["--epochs", "6", "--batch", "4", "--workers", "0", "--cpu", "--set", "dense.min_size=48", "--quiet"]
 
     def command(out: str) -> list[str]:
         return [sys.executable, "-m", "nearsight", "train", SOURCE, *options, "--out", str(tmp_path / out)]
@@ -97,8 +97,8 @@ def test_the_backbone_of_a_classifier_is_taken_over(tmp_path: Path, recipe: Call
 
     classifier = create_model("lit_nano", num_classes=7, patch_size=4)
     path = save_model(classifier, tmp_path / "model.safetensors")
-    wish = recipe("detect", **{"model.weights": str(path)})
-    filled = get_task("detect").complete(wish, open_data(SOURCE))
+    options = recipe("detect", **{"model.weights": str(path)})
+    filled = get_task("detect").complete(options, open_data(SOURCE))
     built = build_dense(filled, 6, masks=True)
     own, theirs = built.model.pyramid.backbone.state_dict(), classifier.state_dict()
     # Tables of relative positions are resized with the images.
@@ -117,6 +117,6 @@ def test_the_backbone_of_a_classifier_is_taken_over(tmp_path: Path, recipe: Call
 def test_a_head_that_is_not_there_is_refused(
     changes: dict[str, object], sentence: str, recipe: Callable[..., Recipe], tmp_path: Path
 ) -> None:
-    wish = load_recipe("small-detect", {"epochs": 1, **changes})
+    options = load_recipe("small-detect", {"epochs": 1, **changes})
     with pytest.raises(ValueError, match=sentence):
-        run_training(SOURCE, wish, tmp_path, quiet=True, cpu=True)
+        run_training(SOURCE, options, tmp_path, quiet=True, cpu=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from looked_into import NANO, build, pictures
+from explained_models import NANO, build, pictures
 
 import nearsight
 from nearsight.explanation import (
@@ -75,15 +75,15 @@ def test_points_outside_the_map_do_not_count() -> None:
 def test_the_points_are_the_patches_that_the_token_depends_on() -> None:
     """With whole offsets, the gradient of a last-stage token (no attention there) falls on the sampled patches."""
     model = nearsight.create_model("lit_nano", num_classes=0, mixer="none").eval()
-    for place, merge in enumerate(merges(model)):
+    for index, merge in enumerate(merges(model)):
         with torch.no_grad():
-            merge.offsets.bias.copy_(torch.tensor([1.0, -1.0, 0.0, 1.0, 1.0, 0.0, -1.0, 2.0]) * (1 - 2 * place))
+            merge.offsets.bias.copy_(torch.tensor([1.0, -1.0, 0.0, 1.0, 1.0, 0.0, -1.0, 2.0]) * (1 - 2 * index))
     images = torch.randn(1, 3, 64, 64)
     found = sampling_points(model, images, at=(36, 28))
     field = receptive_field(model, images, layer=-1, at=(36, 28)).values[0, 0]
     patches = field.reshape(32, 2, 32, 2).sum(axis=(1, 3)) > 0
     cells = {(int(y // 2), int(x // 2)) for x, y in found.points[0, 0][found.inside[0, 0]]}
-    assert {tuple(place) for place in np.argwhere(patches).tolist()} == cells
+    assert {tuple(index) for index in np.argwhere(patches).tolist()} == cells
 
 
 def test_models_without_deformable_merges_are_refused() -> None:
@@ -106,10 +106,10 @@ def test_global_tokens_gather_and_broadcast_shares() -> None:
 
 
 def test_predicted_kernels_differ_as_the_papers_say() -> None:
-    places = [(3, 3), (21, 13)]
-    static = kernels(build("dwnet_nano"), pictures(), at=places)
-    dynamic = kernels(build("ddwnet_nano"), pictures(), at=places)
-    inhomogeneous = kernels(build("iddwnet_nano"), pictures(), at=places)
+    positions = [(3, 3), (21, 13)]
+    static = kernels(build("dwnet_nano"), pictures(), at=positions)
+    dynamic = kernels(build("ddwnet_nano"), pictures(), at=positions)
+    inhomogeneous = kernels(build("iddwnet_nano"), pictures(), at=positions)
     assert (static.kind, dynamic.kind, inhomogeneous.kind) == ("static", "per image", "predicted")
     same_image = [np.array_equal(found.weights[0], found.weights[1]) for found in (static, dynamic, inhomogeneous)]
     same_place = [

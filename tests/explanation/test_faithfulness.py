@@ -94,12 +94,12 @@ def test_the_highest_place_and_the_middle() -> None:
 def test_places_follow_the_view() -> None:
     image = Image.new("RGB", (40, 20))
     boxes = torch.tensor([[10.0, 0.0, 20.0, 10.0], [0.0, 0.0, 5.0, 5.0]])
-    places = class_masks({"boxes": boxes, "labels": torch.tensor([3, 1])}, image)
+    positions = class_masks({"boxes": boxes, "labels": torch.tensor([3, 1])}, image)
     view = view_of(image, Preprocessing((16, 16)))  # the middle 20 x 20
     expected = np.zeros((16, 16), dtype=bool)
     expected[:8, :8] = True
-    np.testing.assert_array_equal(mask_in_view(places[3], view), expected)
-    assert not mask_in_view(places[1], view).any()
+    np.testing.assert_array_equal(mask_in_view(positions[3], view), expected)
+    assert not mask_in_view(positions[1], view).any()
 
 
 def test_predicted_classes_of_segmenters_and_detectors() -> None:
@@ -151,9 +151,9 @@ def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> 
     assert set(data.numbers) and data.split_name in ("test", "val")
     logits = torch.zeros(1, 6, 16, 16)
     logits[:, 1, :, 8:] = 9
-    place = np.zeros((16, 16), dtype=bool)
-    place[:, 8:] = True
-    known = scoring.AnnotatedImage("one", view_of(Image.new("RGB", (16, 16)), PLAIN), {1: place})
+    position = np.zeros((16, 16), dtype=bool)
+    position[:, 8:] = True
+    known = scoring.AnnotatedImage("one", view_of(Image.new("RGB", (16, 16)), PLAIN), {1: position})
     predictor = Predictor(Oracle().eval(), "oracle", "segment", ("a", "b", "c", "d", "e", "f"), PLAIN, None)
     cases = scoring.cases_of(predictor, known, ["prediction", "dense-rollout"], np.random.default_rng(0))
     assert [case.number for case in cases] == [1] and set(cases[0].maps) == {
@@ -162,7 +162,7 @@ def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> 
         "random",
         "centre",
     }
-    assert place[highest(cases[0].maps["prediction"], np.random.default_rng(0))]
+    assert position[highest(cases[0].maps["prediction"], np.random.default_rng(0))]
 
 
 def test_what_can_not_be_scored_is_refused(tmp_path: Path) -> None:
