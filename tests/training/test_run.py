@@ -80,6 +80,16 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "absent").exists()
 
 
+def test_a_refused_start_leaves_nothing_behind(colours: str, tiny: Callable[..., Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere"):
+        run_training(str(tmp_path / "nowhere"), tiny(), tmp_path / "runs" / "new", quiet=True)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "given").mkdir()
+    with pytest.raises(ValueError, match="no_such_model"):
+        run_training(colours, tiny({"model.name": "no_such_model"}), tmp_path / "given", quiet=True)
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["given"]
+
+
 def test_a_second_process_is_refused_and_leaves_no_trace(
     colours: str, tiny: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,11 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out; the lock goes with the process, even if it is killed."""
+        """Keep other processes out; the lock goes with the process, even if it is killed.
+
+        A start that was refused leaves nothing behind: neither the lock's file nor folders that were made for it.
+        """
+        made = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder / ".lock", timeout=0)
         try:
@@ -201,6 +205,11 @@ class Run:
                 left.unlink(missing_ok=True)
             yield
         finally:
+            if self.folder.is_dir() and [entry.name for entry in self.folder.iterdir()] == [".lock"]:
+                with suppress(OSError):  # Windows keeps files that are open; others may have put something in
+                    (self.folder / ".lock").unlink()
+                    for folder in made:
+                        folder.rmdir()
             lock.release()
 
 
