@@ -114,7 +114,7 @@ def test_a_layer_that_eight_bits_would_ruin_stays_in_float(tmp_path: Path, calib
 
 def test_a_model_that_eight_bits_ruin_is_refused(tmp_path: Path, calibration: CalibrationSet) -> None:
     write_onnx(Loud(quiet_layers=False).eval(), tmp_path / "float.onnx", (16, 16))
-    with pytest.raises(ValueError, match=r"In 8 bits the model changes \d+.\d % of the answers on 64 images"):
+    with pytest.raises(ValueError, match=r"In 8 bits the model changes \d+.\d % of the predictions on 64 images"):
         quantize(tmp_path / "float.onnx", tmp_path / "small.onnx", calibration, Preprocessing((16, 16)))
     assert not (tmp_path / "small.onnx").exists()
 

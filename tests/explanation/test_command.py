@@ -107,7 +107,7 @@ REFUSED = {
     "a head that is not there": (("deit_nano", "-m", "attention", "--head", "9"), "There is no head 9"),
     "no place": (("deit_nano", "--at", "here"), "--at here is no pixel"),
     "a wrong fusion": (("deit_nano", "--fusion", "sum"), "fusion='sum' is not known"),
-    "a wrong share": (("deit_nano", "--discard", "1"), "discard=1.0 is no fraction"),
+    "a wrong fraction": (("deit_nano", "--discard", "1"), "discard=1.0 is no fraction"),
 }
 
 

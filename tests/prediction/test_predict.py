@@ -124,7 +124,7 @@ def test_no_readable_image_leaves_with_code_1_and_no_file(small_run, pictures, t
 
 
 def test_wrong_numbers_in_python(small_run, pictures) -> None:
-    with pytest.raises(ValueError, match=r"0 answers were asked for; ask for at least 1\."):
+    with pytest.raises(ValueError, match=r"0 predictions were asked for; ask for at least 1\."):
         predict(small_run, pictures, top=0)
     with pytest.raises(ValueError, match=r"A batch of 0 images was asked for"):
         predict(small_run, pictures, batch=0)

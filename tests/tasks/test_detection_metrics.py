@@ -93,16 +93,16 @@ def by_pycocotools(data, tally, kind):
     categories = {entry["name"]: entry["id"] for entry in content["categories"]}
     results = []
     for index, record in tally.records.items():
-        for n, (left, top, right, bottom) in enumerate(record.answer["boxes"].astype(float).tolist()):
+        for n, (left, top, right, bottom) in enumerate(record.prediction["boxes"].astype(float).tolist()):
             extent = {"bbox": [left, top, right - left, bottom - top]}
             if kind == "segm":
-                rle = record.answer["rles"][n]
+                rle = record.prediction["rles"][n]
                 extent = {"segmentation": {"size": list(rle["size"]), "counts": rle["counts"]}}
             results.append(
                 {
                     "image_id": ids[data.val.name(index)],
-                    "category_id": categories[data.classes[record.answer["labels"][n]]],
-                    "score": float(record.answer["scores"][n]),
+                    "category_id": categories[data.classes[record.prediction["labels"][n]]],
+                    "score": float(record.prediction["scores"][n]),
                     **extent,
                 }
             )

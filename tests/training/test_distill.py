@@ -86,7 +86,7 @@ def test_a_converted_file_is_a_teacher(tmp_path: Path) -> None:
 def test_a_teacher_that_does_not_fit_is_refused(teacher_run: Path, tmp_path: Path) -> None:
     run = str(teacher_run)
     cases = {
-        "The teacher resnet10t answers with 4 classes, but the data have 5; train it on": ("resnet10t", run, "01234"),
+        "The teacher resnet10t predicts 4 classes, but the data have 5; train it on": ("resnet10t", run, "01234"),
         r"knows other classes than the data \(its number 2 is 2, that of the data 3\)": ("resnet10t", run, "0132"),
         "holds a resnet10t, not the teacher resnet18": ("resnet18", run, FOUR),
         "timm has no model 'resnet0' to be a teacher": ("resnet0", None, FOUR),
@@ -360,7 +360,7 @@ def test_what_can_not_be_distilled_gets_one_sentence(teacher_run: Path, colours:
         "There is no teacher at runs/absent; give the folder of a run": ("runs/absent", colours, {}),
         "timm has no model 'nobody' to be a teacher": ("nobody", colours, {}),
         "was trained to multilabel; this takes one that was trained to classify": (str(several), colours, {}),
-        "answers with 4 classes, but the data have 10": (teacher, "digits", {}),
+        "predicts 4 classes, but the data have 10": (teacher, "digits", {}),
         "distill.temperature belongs to distill.kind soft": (teacher, colours, {"kind": "hard", "temperature": 2.0}),
         "distill.kind = 'warm' won't do; it takes one of hard, soft": (teacher, colours, {"kind": "warm"}),
         "shows one view of an image in an epoch, but augment.repeats is 2": (

@@ -114,14 +114,14 @@ def test_too_many_bad_images_end_the_run(
 
 
 @pytest.mark.usefixtures("no_page")
-@pytest.mark.parametrize(("share", "most"), [(0.01, 3), (0.0, 0)])
+@pytest.mark.parametrize(("fraction", "most"), [(0.01, 3), (0.0, 0)])
 def test_three_bad_images_end_no_run_unless_none_are_allowed(
-    photos: Callable[[int], str], tiny: Callable[..., Any], tmp_path: Path, share: float, most: int
+    photos: Callable[[int], str], tiny: Callable[..., Any], tmp_path: Path, fraction: float, most: int
 ) -> None:
-    recipe = tiny({"data.max_bad": share, "data.workers": 0, "epochs": 2})
+    recipe = tiny({"data.max_bad": fraction, "data.workers": 0, "epochs": 2})
     if most:
         assert len(run_training(photos(most), recipe, tmp_path / "run", quiet=True).bad_images) == most
-    with pytest.raises(ValueError, match=f"of 40 images can't be read, more than {share:.0%}"):
+    with pytest.raises(ValueError, match=f"of 40 images can't be read, more than {fraction:.0%}"):
         run_training(photos(most + 1), recipe, tmp_path / "again", quiet=True)
 
 

@@ -184,9 +184,7 @@ def check_all_complete(checkpoints: Checkpoints) -> None:
     assert checkpoints.names()
     for name in checkpoints.names():
         net = make_net()
-        progress = checkpoints.read(
-            checkpoints.folder / name, net, make_optimizer(net, Optimizer(), batch=8), average=None
-        )
+        progress = checkpoints.read(checkpoints.folder / name, net, make_optimizer(net, Optimizer(), batch=8), ema=None)
         assert net[0].bias[0].item() == progress.step  # type: ignore[index]
     checkpoints.remove_unfinished()
     assert not list(checkpoints.folder.glob(".*"))

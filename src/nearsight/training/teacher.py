@@ -170,7 +170,7 @@ def open_teacher(
         teacher = load_into(timm.create_model(name), found.path, fresh_head=False)
         wanted = preprocessing_of(teacher, None)
     if teacher.num_classes != len(classes):
-        counts = f"has {teacher.num_classes} classes, but the data have {len(classes)}"
+        counts = f"predicts {teacher.num_classes} classes, but the data have {len(classes)}"
         raise ValueError(f"The teacher {name} {counts}; {RETRAIN}")
     return teacher, wanted
 
