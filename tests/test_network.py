@@ -23,7 +23,7 @@ LOOPBACK = re.compile(r"127\.0\.0\.\d+|\"::1\"|::ffff:127\.")
 ASKS_FOR_NAMES = re.compile(r"htons\(53\)|htons\(5353\)")  # also on this machine: a resolver passes questions on
 TRACE = ["strace", "-f", "-qq", "--seccomp-bpf", "-e", "trace=connect,bind,sendto,sendmmsg,sendmsg"]
 TINY = ["--cpu", "--epochs", "1", "--limit", "32", "--set", "batch=16", "--set", "schedule.warmup_epochs=0"]
-DENSE = ["--set", "scene.shorter=48", "--set", "batch=4", "--set", "epochs=1", "--set", "data.workers=0", "--cpu"]
+DENSE = ["--set", "dense.min_size=48", "--set", "batch=4", "--set", "epochs=1", "--set", "data.workers=0", "--cpu"]
 TRAIN = ["train", "digits", "--model", "deit_nano", *TINY]
 
 

@@ -274,7 +274,7 @@ def test_the_backbone_of_a_segmenter_takes_them_too(name: str, folder: Path) -> 
     save_file(host.state_dict(), folder / f"{name}.safetensors")
     choice = {"name": f"timm/{name}", "head": "linear", "weights": "auto", "img_size": 64}
     recipe = load_recipe("small-segment", {f"model.{key}": value for key, value in choice.items()})
-    recipe = recipe.model_copy(update={"scene": recipe.scene.model_copy(update={"shorter": 64})})
+    recipe = recipe.model_copy(update={"dense": recipe.dense.model_copy(update={"min_size": 64})})
     own = build_dense(recipe, classes=3, masks=False).model.state_dict()
     first = "patch_embed.proj.weight" if name == "test_vit" else "conv1.0.weight"
     (held,) = (tensor for key, tensor in own.items() if key.endswith(first))

@@ -247,7 +247,7 @@ def make_data(place: Path) -> dict[str, str]:
 
 
 SMALL = {"model.img_size": 16, "model.patch_size": 4, "epochs": 3, "batch": 8, "data.workers": 0, "saving.every": 0.001}
-DENSE = {"epochs": 2, "batch": 4, "data.workers": 0, "scene.shorter": 48, "saving.every": 0.001}
+DENSE = {"epochs": 2, "batch": 4, "data.workers": 0, "dense.min_size": 48, "saving.every": 0.001}
 HEAD = {"model.head_options.channels": 16, "model.head_options.hidden": 16}
 MIXED = {"ema": 0.9, "augment.mixup": 0.8, "augment.cutmix": 1.0, "augment.erase": 0.5, "model.drop_path": 0.2}
 

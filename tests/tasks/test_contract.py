@@ -50,7 +50,7 @@ finally:
 
 @pytest.fixture(scope="module", autouse=True)
 def whole_package() -> None:
-    """Import every module before any verb is called: none may take the point of a verb."""
+    """Import every module before any verb is called: none may take the place of a verb."""
     for module in pkgutil.walk_packages(nearsight.__path__, "nearsight."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -348,7 +348,7 @@ def test_every_task_is_tried() -> None:
 
 VERBS = [name for name in nearsight.__all__ if name[0].islower() and name not in ("explanation", "models", "parts")]
 COMMANDS = {"eval": "evaluate"} | {
-    name: name for name in ("train", "distill", "predict", "explain", "export", "compare", "bench", "convert")
+    name: name for name in ("train", "distill", "predict", "explain", "export", "compare", "bench", "convert", "probe")
 }
 # What belongs to a terminal: where printed results go, and how they look.
 PRINTED = {"as_json", "json", "csv", "jsonl", "plot", "force", "quiet"}
@@ -379,4 +379,5 @@ ONLY_TYPED = {
     "predict": {"out", "least"},  # an old name, hidden
     "explain": {"out", "score", "limit"},  # score is a verb of its own
     "compare": {"report"},
+    "probe": {"modules", "tables", "draw"},  # the verb takes one module; tables and figures are the page's
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ..explanation.probing import Findings, ProbedLayer
+    from ..explanation.probing import Findings
 
 
 def probe(
@@ -41,21 +41,17 @@ def probe(
         raise ValueError("Name what is to be probed, such as `nearsight probe window depthwise`, or give --tables.")
     if draw is not None and draw.exists() and not draw.is_dir():
         raise ValueError(f"--draw {draw} is a file; give the name of a folder.")
-    from ..explanation.probing import open_probed
     from ..explanation.probing import probe as measure
     from ..explanation.probing.open import parse_shape
 
     shape = None if size is None else parse_shape(size)
-    found: list[tuple[ProbedLayer, Findings]] = []
-    for name in names:
-        probed = open_probed(name, shape, bare=bare, seed=seed)
-        found.append((probed, measure(probed, seed=seed)))
-    result: dict[str, Any] = {"probed": [findings.to_dict() for _, findings in found]}
+    found = [measure(name, size=shape, bare=bare, seed=seed) for name in names]
+    result: dict[str, Any] = {"probed": [findings.to_dict() for findings in found]}
     if not as_json:
         show(found)
-    for number, (probed, findings) in enumerate(found):
-        if draw is not None:
-            write_layer(draw, number, probed, findings, seed)
+    if draw is not None:
+        for number, (name, findings) in enumerate(zip(names, found, strict=True), 1):
+            write_layer(draw, number, name, findings, shape, bare, seed)
     if tables:
         result["tables"] = run_tables(as_json, draw, seed)
     if as_json:
@@ -64,13 +60,13 @@ def probe(
         print_json(result)
 
 
-def show(found: "list[tuple[ProbedLayer, Findings]]") -> None:
+def show(found: "list[Findings]") -> None:
     """Print what was found, layer by layer."""
     from ..console import make_console
     from ..explanation.probing.paper import findings_text
 
     console = make_console()
-    for _, findings in found:
+    for findings in found:
         console.print(findings_text(findings), soft_wrap=True)
 
 
@@ -89,14 +85,18 @@ def run_tables(as_json: bool, draw: Path | None, seed: int) -> list[dict[str, An
     return [row_json(verdict) for verdict in verdicts]
 
 
-def write_layer(folder: Path, number: int, probed: "ProbedLayer", findings: "Findings", seed: int) -> None:
+def write_layer(
+    folder: Path, number: int, text: str, findings: "Findings", size: tuple[int, int] | None, bare: bool, seed: int
+) -> None:
     """Draw one layer."""
     import re
 
+    from ..explanation.probing import open_probed
     from ..explanation.probing.figures import draw_layer
 
+    probed = open_probed(text, size, bare=bare, seed=seed)
     name = re.sub(r"[^A-Za-z0-9._+-]+", "-", probed.name).strip("-.") or "layer"
-    save(folder / f"{number + 1:02}-{name[:80]}.png", draw_layer(probed, findings, seed))
+    save(folder / f"{number:02}-{name[:80]}.png", draw_layer(probed, findings, seed))
 
 
 def write_tables(folder: Path, seed: int) -> None:

@@ -113,7 +113,8 @@ def test_tables_hold_what_json_holds(trained: Made, photos: Path, tmp_path: Path
     assert len(rows) == expected
 
 
-@pytest.mark.parametrize("task", [pytest.param("detect", marks=pytest.mark.drill), "segment"])
+@pytest.mark.drill  # test_contract.py compares every task in seconds
+@pytest.mark.parametrize("task", ["detect", "segment"])
 def test_a_comparison_of_two_backbones(task: str, tmp_path: Path, type_in: Typed) -> None:
     arguments = ["compare", SOURCE, "--task", task, "--models", "dwnet_nano,resnet18", "--epochs", "1", "--seeds", "1"]
     options = ["--set", "dense.min_size=48", "--set", "batch=4", "--set", "data.workers=0", "--quiet", "--jobs", "1"]
