@@ -343,7 +343,9 @@ def drill(subject: Subject, number: int, place: Path) -> tuple[bool, str]:
         by_flag = subject.resume and chance.random() < 0.5 and Run(out).is_begun()
         return ["train", "--resume", str(out), "--cpu"] if by_flag else subject.words(out)
 
-    for _ in range(chance.randint(1, 3)):
+    kills = chance.randint(1, 3)
+    while kills > 0:
+        kills -= 1
         kind = chance.choice(("moment", "event", "write"))
         most = subject.seconds if kind == "moment" else subject.counts[kind]
         kill = Kill(kind, chance.uniform(0, most) if kind == "moment" else chance.randint(1, max(1, int(most))))
@@ -351,6 +353,9 @@ def drill(subject: Subject, number: int, place: Path) -> tuple[bool, str]:
         told.append(f"{kind} {kill.place:.3g}" + ("" if code == -signal.SIGKILL else f" (not hit, {code})"))
         if code not in (0, -signal.SIGKILL):
             return False, f"{told}: {log.read_text()[-500:]}"
+        if kills == 0 and all("not hit" in text for text in told):  # nothing was drilled: begin anew
+            shutil.rmtree(out, ignore_errors=True)
+            kills = 1
     code, _ = type_in(words(), out, log)
     if code != 0 or "Traceback" in log.read_text():
         return False, f"{told}, then exit code {code}: {log.read_text()[-800:]}"
