@@ -82,6 +82,7 @@ def test_a_training_starts_from_what_is_at_hand_and_keeps_to_it(
     folder: Path, words: list[str], tmp_path: Path, type_in: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, run = folder / f"{NAME}.safetensors", tmp_path / "run"
+    words = [*words, "--recipe", "fine-tune"]
     code, _, err = type_in(*words, "--model", "test_vit")
     said = err.splitlines()[0]
     assert code == 0 and all(part in said for part in (NAME, str(file), "apache-2.0", "--weights none"))
@@ -99,7 +100,7 @@ def test_a_training_starts_from_what_is_at_hand_and_keeps_to_it(
     for again in (["train", "--resume", str(run)], [*words, "--model", "test_vit"]):
         code, _, err = type_in(*again)
         assert code == 1 and f"starts from {file}, whose content has changed since" in err
-        assert len(err.splitlines()) == 1
+        assert len(err.splitlines()) == 1, err
     file.unlink()
     code, _, err = type_in("train", "--resume", str(run))
     assert code == 1 and f"starts from {file}, where nothing is" in err

@@ -27,7 +27,9 @@ def opened(colours: str, tmp_path: Path) -> Callable[..., tuple[Session, Any]]:
     def make(recipe: Any) -> tuple[Session, Any]:
         run = Run(tmp_path / "run")
         prepared = loop.prepare(colours, recipe)
-        session = loop.open_session(run, prepared, loop.make_accelerator(run, prepared.recipe, (), cpu=True))
+        session = loop.open_session(
+            run, prepared, loop.make_accelerator(run, prepared.recipe, (), cpu=True), loop.Limits()
+        )
         return session, iter(loop.training_batches(session, prepared.train))
 
     return make

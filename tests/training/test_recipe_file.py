@@ -95,7 +95,7 @@ def test_an_unknown_setting_far_from_all_lists_what_there_is() -> None:
     assert refusal("deit", {"saving.zzz": 1}) == (
         "The recipe deit with your changes: there is no setting 'saving.zzz'. Saving takes every, keep."
     )
-    assert "'zzz'. A recipe takes name, task, model, data, epochs, " in refusal("deit", {"zzz.lr": 1})
+    assert "'zzz'. A recipe takes name, task, model, data, frozen, epochs, " in refusal("deit", {"zzz.lr": 1})
 
 
 @pytest.mark.parametrize(

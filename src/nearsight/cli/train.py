@@ -41,6 +41,9 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run, as it was; nothing else is needed.")
     ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time that all may take: 20m, 1h30m; the plan keeps to it.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training images.")] = None,
     batch: Annotated[int | None, typer.Option(help="Images in a step, over all processes.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,

@@ -19,7 +19,7 @@ from ..config.recipe import Recipe
 from ..data.samples import Subset
 from ..runs.run import PREDICTIONS, Run
 from ..training.loop import evaluate, run_training, set_rates, take_step
-from ..training.session import make_accelerator, open_session, prepare, training_batches
+from ..training.session import Limits, make_accelerator, open_session, prepare, training_batches
 from ..training.signals import Interrupted, StopFlag
 from .plan import Job
 
@@ -71,7 +71,7 @@ def time_epoch(source: str, recipe: Recipe) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder))
         prepared = prepare(source, recipe)
-        session = open_session(run, prepared, make_accelerator(run, prepared.recipe, (), cpu=False))
+        session = open_session(run, prepared, make_accelerator(run, prepared.recipe, (), cpu=False), Limits())
         batches = iter(training_batches(session, prepared.train))
         flag = StopFlag()
 

@@ -7,7 +7,7 @@ same bits as one that never stopped, and several processes learn what one would.
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +27,7 @@ from .frozen import fit_frozen
 from .optim import learning_rate
 from .progress import Display
 from .session import (
+    Limits,
     Prepared,
     Session,
     check_same,
@@ -63,6 +64,8 @@ def run_training(
     quiet: bool = False,
     cpu: bool = False,
     notes: Sequence[str] = (),
+    seconds: float | None = None,
+    on_best: Callable[[Session], None] | None = None,
 ) -> Outcome:
     """Train a model, or go on with a run of the same settings in this folder.
 
@@ -74,6 +77,8 @@ def run_training(
         quiet: Show no progress.
         cpu: Do not use a GPU.
         notes: What to say before the first step.
+        seconds: Time after which the run ends with the best epoch so far; None for no limit.
+        on_best: Is called when an epoch was better than all before, and after a run is taken up again.
 
     Returns:
         What came of it; the same is in `outcome.json`.
@@ -98,7 +103,7 @@ def run_training(
         if run.is_begun():
             check_same(run, prepared)
             check_weights_file(run)
-        return finished(run, accelerator) or learn(run, prepared, accelerator, quiet, notes)
+        return finished(run, accelerator) or learn(run, prepared, accelerator, quiet, notes, Limits(seconds, on_best))
 
 
 def resume_training(
@@ -109,12 +114,21 @@ def resume_training(
     recipe = run.recipe()
     accelerator = make_accelerator(run, recipe, track, cpu)
     with run.locked() if accelerator.is_main_process else nullcontext():
-        return finished(run, accelerator) or learn(run, prepare_again(run), accelerator, quiet)
+        return finished(run, accelerator) or learn(run, prepare_again(run), accelerator, quiet, (), Limits())
 
 
-def learn(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool, notes: Sequence[str] = ()) -> Outcome:
+def learn(
+    run: Run,
+    prepared: Prepared,
+    accelerator: Accelerator,
+    quiet: bool,
+    notes: Sequence[str],
+    limits: Limits,
+) -> Outcome:
     """Fit a head to frozen features, or train, as the recipe says."""
-    return (fit_frozen if prepared.recipe.frozen else train)(run, prepared, accelerator, quiet, notes)
+    if prepared.recipe.frozen:
+        return fit_frozen(run, prepared, accelerator, quiet, notes)
+    return train(run, prepared, accelerator, quiet, notes, limits)
 
 
 def finished(run: Run, accelerator: Accelerator) -> Outcome | None:
@@ -125,9 +139,11 @@ def finished(run: Run, accelerator: Accelerator) -> Outcome | None:
     return outcome
 
 
-def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool, notes: Sequence[str] = ()) -> Outcome:
+def train(
+    run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool, notes: Sequence[str], limits: Limits
+) -> Outcome:
     """Train to the end, write the model of the best epoch, and say what came of it."""
-    session = open_session(run, prepared, accelerator)
+    session = open_session(run, prepared, accelerator, limits)
     if accelerator.is_main_process and not run.is_begun():  # not before: a refused start leaves the folder free
         run.begin(prepared.recipe, prepared.record)
     accelerator.init_trackers(run.folder.absolute().name)
@@ -150,11 +166,13 @@ def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool, n
             keep_predictions(session, prepared.train, flag, display)
             display.begin(progress.step)
             batches = iter(training_batches(session, prepared.train))
-            while not session.is_done:
-                train_epoch(session, batches, flag, display)
+            if limits.on_best is not None and progress.best is not None:
+                limits.on_best(session)
+            while not session.is_done and train_epoch(session, batches, flag, display):
                 finish_epoch(session, prepared.val, flag, display)
             if progress.epoch < recipe.epochs:
-                display.say(f"stopped early: no better for {recipe.patience} epochs")
+                why = "the time is up" if session.waited < (recipe.patience or math.inf) else "no better for so long"
+                display.say(f"stopped after {progress.epoch} of {recipe.epochs} epochs: {why}")
             display.show_finish()
             outcome = finish(session, prepared, flag)
     except (OSError, EOFError, RuntimeError) as error:
@@ -165,8 +183,11 @@ def train(run: Run, prepared: Prepared, accelerator: Accelerator, quiet: bool, n
     return outcome
 
 
-def train_epoch(session: Session, batches: Iterator[Any], flag: StopFlag, display: Display) -> None:
-    """Train to the end of the epoch in progress."""
+def train_epoch(session: Session, batches: Iterator[Any], flag: StopFlag, display: Display) -> bool:
+    """Train to the end of the epoch in progress; False where the time was up before, and there is a better end.
+
+    The first epoch is validated even if it was cut short.
+    """
     progress, every = session.progress, session.recipe.saving.every * 60
     record_every = max(1, session.steps_per_epoch // RECORDS)
     end = (progress.epoch + 1) * session.steps_per_epoch
@@ -185,9 +206,12 @@ def train_epoch(session: Session, batches: Iterator[Any], flag: StopFlag, displa
         display.show_step(progress.epoch, progress.step, loss)
         if signal_number:
             leave(session, signal_number)
+        if session.limits.seconds is not None and progress.elapsed > session.limits.seconds:
+            return progress.epoch == 0
         if is_save_due and progress.step < end:
             save_checkpoint(session)
             saved = time.monotonic()
+    return True
 
 
 def leave(session: Session, signal_number: int) -> NoReturn:
@@ -252,13 +276,14 @@ def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display)
         progress.best, progress.best_epoch = score, progress.epoch
         progress.best_name = progress.name(session.steps_per_epoch)
         session.best = meter
-    images = session.steps_per_epoch * recipe.batch
+    steps = progress.step - (progress.epoch - 1) * session.steps_per_epoch
+    images = steps * recipe.batch
     values = {
         "kind": "epoch",
         "epoch": progress.epoch,
         "step": progress.step,
-        "loss": progress.sums["loss"] / session.steps_per_epoch,
-        "grad_norm": progress.sums["grad_norm"] / session.steps_per_epoch,
+        "loss": progress.sums["loss"] / steps,
+        "grad_norm": progress.sums["grad_norm"] / steps,
         **{f"val_{name}": value for name, value in validated.items()},
         "val_score": score,
         "lr": max(group["lr"] for group in session.optimizer.param_groups),
@@ -270,6 +295,8 @@ def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display)
     progress.sums = dict.fromkeys(progress.sums, 0.0)
     record(session, values)
     save_checkpoint(session)
+    if session.limits.on_best is not None and progress.best_epoch == progress.epoch:
+        session.limits.on_best(session)
     display.show_epoch(values, progress.elapsed / progress.epoch * (recipe.epochs - progress.epoch))
 
 

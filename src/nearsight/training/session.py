@@ -1,7 +1,7 @@
 """Before the first step: the data with their splits, and the recipe with everything decided."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -160,6 +160,19 @@ def both(data: Data) -> tuple[Split, Split]:
     return data.train, data.val
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What a run obeys beside its recipe; it changes nothing in what is learned.
+
+    Attributes:
+        seconds: Of training and validation, after which it ends with the best epoch so far; None for no limit.
+        on_best: Is called when an epoch was better than all before.
+    """
+
+    seconds: float | None = None
+    on_best: "Callable[[Session], None] | None" = None
+
+
 @dataclass
 class Session:
     """Everything that a run works with."""
@@ -182,14 +195,21 @@ class Session:
     images: int  # of all splits
     shown: Any  # how views of training images are drawn, where they differ from the model's preprocessing
     teacher: Teacher | None
+    limits: "Limits"
     best: Meter | None = None  # what the best epoch predicted for the validation images, if this process validated it
 
     @property
+    def waited(self) -> int:
+        """Epochs since the best one."""
+        return self.progress.epoch - self.progress.best_epoch
+
+    @property
     def is_done(self) -> bool:
-        """Whether all epochs are trained, or validation has not improved for too long."""
-        progress, patience = self.progress, self.recipe.patience
-        waited = progress.epoch - progress.best_epoch
-        return progress.epoch >= self.recipe.epochs or (patience is not None and waited >= patience)
+        """Whether all epochs are trained, validation has not improved for too long, or there is no time for another."""
+        progress, patience, seconds = self.progress, self.recipe.patience, self.limits.seconds
+        if seconds is not None and progress.epoch and progress.elapsed * (1 + 1 / progress.epoch) > 1.02 * seconds:
+            return True
+        return progress.epoch >= self.recipe.epochs or (patience is not None and self.waited >= patience)
 
     def autocast(self) -> torch.autocast:
         """Half the bits for matrix products, if the recipe wants it."""
@@ -201,7 +221,7 @@ class Session:
         return self.built.model if self.ema is None else self.ema.module
 
 
-def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Session:
+def open_session(run: Run, prepared: Prepared, accelerator: Accelerator, limits: Limits) -> Session:
     """Build the model and its optimizer, and bring them to the last checkpoint if there is one."""
     recipe, data = prepared.recipe, prepared.data
     check_batch(recipe, len(prepared.train), accelerator.num_processes)
@@ -231,6 +251,7 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator) -> Sess
     check_together(run, accelerator, progress.step)
     return Session(
         run=run,
+        limits=limits,
         accelerator=accelerator,
         recipe=recipe,
         built=built,

@@ -16,12 +16,13 @@ class Interrupted(Exception):
 
     Attributes:
         number: Of the signal.
+        step: Steps that were done.
         command: What to type to go on.
     """
 
     def __init__(self, number: int, step: int, command: str):
         super().__init__(f"Stopped at step {step}; go on with: {command}")
-        self.number = number
+        self.number, self.step = number, step
         self.command = command
 
 

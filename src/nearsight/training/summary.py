@@ -149,10 +149,12 @@ def result_text(outcome: Outcome, recipe: Recipe) -> str:
     text = task.sentence(outcome.val_score, "validation")
     if outcome.test_score is not None:
         text = f"{task.sentence(outcome.test_score, 'test')} ({percent(outcome.val_score)} on the validation images)"
+    if outcome.epochs == 0:
+        return f"{text}, by a logistic regression on the features of pretrained weights that stay as they are."
     text += f", after epoch {outcome.epoch} of {outcome.epochs}, the best on the validation images."
     if outcome.stopped_early:
-        waited = f" in {recipe.patience} epochs" if recipe.patience else ""
-        text += f" Training stopped before the {recipe.epochs} epochs planned, as nothing had improved{waited}."
+        why = f"as nothing had improved in {recipe.patience} epochs" if recipe.patience else "as the time was up"
+        text += f" Training stopped before the {recipe.epochs} epochs planned, {why}."
     if outcome.test_score is None:
         text += " As the epoch was chosen by these images, expect slightly less on new ones."
     return text

@@ -17,6 +17,7 @@ from ..retrofit import LocalizeOptions
 from ..runs.run import Outcome, Run, processes
 from ..tasks import get_task
 from ..timing import check_threads
+from .ladder import climb, climb_again, is_ladder, parse_budget, plan_one, read_plan
 from .loop import resume_training, run_training
 
 
@@ -29,6 +30,7 @@ def train(
     recipe: str | Path | Recipe | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
+    budget: str | float | None = None,
     epochs: int | None = None,
     batch: int | None = None,
     lr: float | None = None,
@@ -60,6 +62,7 @@ def train(
         recipe: A recipe by name, a YAML file, or a `Recipe`.
         out: Folder of the run; without, one in `runs`.
         resume: A run to go on with as it was, instead of data and settings.
+        budget: Time that all may take, such as `20m`, `1h30m` or a number of seconds; the plan keeps to it.
         epochs: Passes over the training images.
         batch: Images in a step, over all processes.
         lr: Learning rate.
@@ -119,7 +122,8 @@ def train(
         given["model.localize"] = LocalizeOptions.parse(localize).as_json()
     if (data is None) == (resume is None):
         raise ValueError("Give either DATA to train on, or --resume RUN to go on with a run.")
-    if resume is not None and (given or changes or recipe or out or task or download):
+    limit_of_time = None if budget is None else parse_budget(budget)
+    if resume is not None and (given or changes or recipe or out or task or download or budget is not None):
         raise ValueError("--resume goes on with a run as it was; leave the other settings out.")
     options = {"--model": model, "--weights": weights, "--out": out, "--epochs": epochs, "--batch": batch}
     refuse_nothing({"DATA": data, "--resume": resume, **options})
@@ -129,7 +133,7 @@ def train(
     settings: dict[str, Any] = {"track": tuple(track or ()), "quiet": quiet, "cpu": cpu}
     if resume is not None:
         use_threads(threads, Path(resume))
-        return resume_training(resume, **settings)
+        return (climb_again if is_ladder(resume) else resume_training)(resume, **settings)
     source = os.fspath(data)  # type: ignore[arg-type]
     given |= parse_changes(changes)
     is_open = recipe is None
@@ -148,7 +152,20 @@ def train(
             chosen = load_recipe(start.recipe if is_open else recipe, given | found)
         settings["notes"] = start.notes
     use_threads(threads, folder)
-    return run_training(source, chosen, folder, **settings)
+    if is_open and climbs(chosen):
+        return climb(source, chosen, folder, budget=limit_of_time, epochs=epochs, **settings)
+    if is_ladder(folder):
+        raise ValueError(f"{folder} holds a run in stages; go on with --resume, or give another folder with --out.")
+    if limit_of_time is not None or not (quiet or Run(folder).is_begun() or processes() > 1):
+        chosen, lines = plan_one(source, chosen, limit_of_time, cpu)
+        settings["notes"] = (*settings.get("notes", ()), *lines)
+    return run_training(source, chosen, folder, **settings, seconds=limit_of_time)
+
+
+def climbs(recipe: Recipe) -> bool:
+    """Whether a run goes in stages: from weights, to tell classes of whole images, in one process."""
+    has_weights = recipe.model.weights is not None and recipe.distill is None
+    return has_weights and get_task(recipe.task).is_linear and processes() == 1
 
 
 FROM_WEIGHTS = ("frozen", "fine-tune", "retrofit")  # recipes that are made for a start from weights
@@ -202,8 +219,9 @@ def choose_start(
     """
     model, scratch = recipe.model, Start(recipe.name, recipe.model.name)
     tuned = "retrofit" if model.localize else "fine-tune" if recipe.name == "small-data" else recipe.name
-    if run.is_begun():
-        begun = run.recipe().model
+    plan = read_plan(run)
+    if plan is not None or run.is_begun():
+        begun = (run.recipe() if plan is None else plan.asked).model
         return Start(tuned, model.name or begun.name, begun.weights) if begun.weights is not None else scratch
     if model.weights == "pretrained":
         found = find_pretrained(model.name, offline=offline, download=not (offline or is_offline()), any_licence=True)

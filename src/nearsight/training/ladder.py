@@ -1,0 +1,411 @@
+"""The best model in the time there is: frozen features first, then fine-tuning from there, the better one kept.
+
+The folder of such a run holds a folder for each stage, which is an ordinary run, and itself opens as the best model so
+far. What is to be done is decided before the first stage, from the time of a few measured steps, and written down; a
+run that is taken up again keeps to it.
+"""
+
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from ..atomic import write_whole
+from ..config.files import parse
+from ..config.recipe import Recipe
+from ..data.loader import Batches, default_workers
+from ..features import BATCH
+from ..runs.predictor import pick_device, save_trained
+from ..runs.run import Outcome, Run, as_json, check_output_folder, processes, read_record, resume_flags
+from ..tasks import get_task
+from ..tasks.classify import typical_side
+from .loop import run_training
+from .optim import make_optimizer
+from .progress import duration
+from .session import Prepared, Session, prepare
+from .signals import Interrupted
+
+PLAN = "plan.json"
+# What a run consists of once it is finished; `outcome.json` last, as the sign of it.
+OF_MODEL = ("model.safetensors", "model.json", "recipe.yaml", "environment.json", "data.json")
+OF_RESULT = ("metrics.jsonl", "predictions.npz", "curves.png", "summary.md", "outcome.json")
+IMAGES_SEEN = 30_000  # in fine-tuning, unless a budget says otherwise
+LEAST_EPOCHS, MOST_EPOCHS = 4, 20
+ENOUGH_EPOCHS = 3  # with fewer, smaller images are the better use of the time
+SIDES = (224, 160, 128)  # of images that fine-tuning may go down to
+SMALL_SIDE, SIDE_FOR_SMALL = 96, 128  # images up to the first are shown as large as the second
+RESERVE = 0.93  # fraction of a budget that is planned; steps vary
+LONG = 3600  # seconds from which on a way to do it in less is named
+HEAD_SECONDS = 5.0  # of the regression
+STEPS = 3  # that are measured
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the work.
+
+    Attributes:
+        name: `frozen` or `fine-tune`; also of its folder.
+        recipe: Everything about it.
+        seconds: Expected time.
+        about: What is done, for people.
+    """
+
+    name: str
+    recipe: Recipe
+    seconds: float
+    about: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done, decided before the first stage.
+
+    Attributes:
+        source: The data.
+        asked: The recipe as it was asked for.
+        budget: Seconds that all may take; None for no limit.
+        stages: In their order.
+        notes: What else there is to say of it.
+    """
+
+    source: str
+    asked: Recipe
+    budget: float | None
+    stages: tuple[Stage, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Expected time of all stages."""
+        return sum(stage.seconds for stage in self.stages)
+
+    def lines(self) -> list[str]:
+        """The plan for people, in 80 columns as far as names allow."""
+        limit = "" if self.budget is None else f", within {duration(self.budget)}"
+        wide = max(len(stage.name) for stage in self.stages)
+        rows = [f"  {stage.name:<{wide}}  {stage.about}: about {duration(stage.seconds)}" for stage in self.stages]
+        return [f"Plan: about {duration(self.seconds)}{limit}, measured here just now", *rows, *self.notes]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `plan.json` holds them."""
+        stages = [asdict(stage) | {"recipe": stage.recipe.model_dump(mode="json")} for stage in self.stages]
+        asked = self.asked.model_dump(mode="json")
+        return {"source": self.source, "asked": asked, "budget": self.budget, "stages": stages, "notes": self.notes}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], origin: str) -> "Plan":
+        """What `to_dict` gave.
+
+        Raises:
+            ValueError: It was edited.
+        """
+        try:
+            stages = tuple(
+                Stage(one["name"], parse(one["recipe"], origin), float(one["seconds"]), str(one["about"]))
+                for one in values["stages"]
+            )
+            asked, budget = parse(values["asked"], origin), values["budget"]
+            return cls(str(values["source"]), asked, budget, stages, tuple(values["notes"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{origin} was edited ({error}); put it back, or train anew.") from None
+
+
+def parse_budget(text: str | float) -> float:
+    """Seconds of a time that people write.
+
+    Raises:
+        ValueError: It is no time above 0.
+
+    Example:
+        >>> parse_budget("20m"), parse_budget("1h30m"), parse_budget("90s")
+        (1200.0, 5400.0, 90.0)
+    """
+    found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?", str(text).strip())
+    parts = [float(part or 0) for part in found.groups()] if found else []
+    seconds = parts[0] * 3600 + parts[1] * 60 + parts[2] if parts else 0.0
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        seconds = float(text)
+    if not 0 < seconds <= 1e8:
+        raise ValueError(f"--budget {text} is no time; write it as 20m, 1h30m or 90s.")
+    return seconds
+
+
+def is_ladder(folder: str | Path) -> bool:
+    """Whether a folder holds a run in stages."""
+    return (Path(folder) / PLAN).is_file()
+
+
+def climb(
+    source: str,
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    budget: float | None = None,
+    epochs: int | None = None,
+    track: Sequence[str] = (),
+    quiet: bool = False,
+    cpu: bool = False,
+    notes: Sequence[str] = (),
+) -> Outcome:
+    """Frozen features, then fine-tuning from there; what is better on the validation images is the run's model.
+
+    Args:
+        source: The data; see `nearsight.data.open_data`.
+        recipe: Of the fine-tuning, with the model and its weights.
+        folder: Of the run.
+        budget: Seconds that all may take.
+        epochs: Of the fine-tuning; None follows the data and the time.
+        track: Trackers of accelerate beside TensorBoard.
+        quiet: Show no progress.
+        cpu: Do not use a GPU.
+        notes: What to say before the plan.
+
+    Returns:
+        The outcome of the better stage, in the folder of the whole run.
+    """
+    if processes() > 1:
+        raise ValueError("Stages and budgets are for one process; name a recipe to train with several.")
+    run = Run(folder)
+    settings: dict[str, Any] = {"track": track, "quiet": quiet, "cpu": cpu}
+    if not is_ladder(folder):
+        check_output_folder(run, source)
+    with run.locked():
+        plan = read_plan(run)
+        if plan is None:
+            plan = make_plan(source, recipe, budget, epochs, cpu)
+            write_whole(run.folder / PLAN, as_json(plan.to_dict()))
+        elif (plan.source, plan.asked, plan.budget) != (source, recipe, budget):
+            raise ValueError(
+                f"{run.folder} holds a run with other settings; go on with it as it was "
+                f"(`{run.resume_command}`), or give another folder with --out."
+            )
+        return follow(plan, run, settings, notes)
+
+
+def climb_again(folder: str | Path, *, track: Sequence[str] = (), quiet: bool = False, cpu: bool = False) -> Outcome:
+    """Go on with a run in stages."""
+    run = Run(folder)
+    with run.locked():
+        plan = read_plan(run)
+        assert plan is not None
+        return follow(plan, run, {"track": track, "quiet": quiet, "cpu": cpu})
+
+
+def read_plan(run: Run) -> Plan | None:
+    """The plan of a run in stages that was begun."""
+    path = run.folder / PLAN
+    return Plan.from_dict(read_record(path, ("source", "asked", "stages")), str(path)) if path.is_file() else None
+
+
+def follow(plan: Plan, run: Run, settings: dict[str, Any], notes: Sequence[str] = ()) -> Outcome:
+    """Work off the stages that are not done yet; the best model so far is always in the folder of the run."""
+    done = run.outcome()
+    if done is not None:
+        return done
+    if not settings["quiet"]:
+        for line in (*notes, *plan.lines()):
+            Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(line)
+    best: Outcome | None = None
+    began, elapsed = time.monotonic(), 0.0
+    for stage in plan.stages:
+        folder = run.folder / stage.name
+        left = None if plan.budget is None else plan.budget - max(elapsed, time.monotonic() - began)
+        recipe = stage.recipe
+        if best is not None and best.folder is not None:  # the head of the frozen features is where to start from
+            start = recipe.model.model_copy(update={"weights": str(best.folder.absolute())})
+            recipe = recipe.model_copy(update={"model": start})
+        try:
+            outcome = run_training(
+                plan.source, recipe, folder, **settings, seconds=left, on_best=publish_epoch(run, best)
+            )
+        except Interrupted as stop:  # it names the stage, but all of it is to go on
+            command = Run(run.folder, resume_flags(settings["track"], settings["cpu"])).resume_command
+            raise Interrupted(stop.number, stop.step, command) from None
+        elapsed += outcome.elapsed
+        if best is None or outcome.val_score > best.val_score:
+            best = outcome
+            publish(run, folder, OF_MODEL)
+    assert best is not None and best.folder is not None
+    publish(run, best.folder, (*OF_MODEL, *OF_RESULT[:-1]))
+    whole = replace(best, elapsed=elapsed, folder=run.folder)
+    run.finish(whole)
+    return whole
+
+
+def publish(run: Run, folder: Path, names: Sequence[str]) -> None:
+    """Copy files of a stage to the run."""
+    for name in names:
+        if (folder / name).is_file():
+            write_whole(run.folder / name, (folder / name).read_bytes())
+
+
+def publish_epoch(run: Run, best: Outcome | None) -> "Callable[[Session], None]":
+    """What makes the best epoch so far the model of the run, once it is better than what the stages before gave."""
+
+    def show(session: "Session") -> None:
+        if best is None or (session.progress.best or 0.0) <= best.val_score:
+            return
+        built = replace(session.built, model=session.eval_model)
+        settings = session.best.metrics().settings() if session.best is not None else {}
+        settings = {name: settings[name] for name in session.task.settings}
+        save_trained(built, session.task.name, session.classes, run.folder / "model.safetensors", settings)
+        publish(run, session.run.folder, ("recipe.yaml", "environment.json", "data.json"))
+
+    return show
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of an image, as measured.
+
+    Attributes:
+        forward: When it is shown to the model.
+        step: When the model is trained with it.
+    """
+
+    forward: float
+    step: float
+
+    def epoch(self, prepared: Prepared) -> float:
+        """Seconds of an epoch with its validation."""
+        return len(prepared.train) * self.step + len(prepared.val) * self.forward
+
+
+def measure(recipe: Recipe, prepared: Prepared, device: torch.device) -> Cost:
+    """Time of an image with the model of a recipe on this machine, from some real batches."""
+    task, data = get_task(recipe.task), prepared.data
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        built = task.build(recipe, data)
+    model, size = built.model.to(device), min(recipe.batch, BATCH, len(prepared.train) // 2 * 2)
+    recipe = recipe.model_copy(update={"batch": size, "accumulate": 1})
+    workers = default_workers(data.kind, device) if recipe.data.workers is None else recipe.data.workers
+    order = {"epochs": STEPS + 1, "repeats": recipe.augment.repeats, "seed": recipe.seed, "start": 0}
+    draws = Batches(prepared.train, batch=size, parts=1, mine=range(1), **order)
+    loader = iter(task.train_loader(prepared.train, recipe, built.preprocessing, draws, 0))
+    objective = task.objective(recipe, data, built, device)
+    optimizer = make_optimizer(model, recipe.optimizer, size)
+    shown = range(min(BATCH, len(prepared.val)))
+    parts: dict[str, list[float]] = {"read": [], "step": [], "show": [], "forward": []}
+    for number in range(STEPS + 1):
+        mark = time.perf_counter()
+        batch = next(loader)
+        read = time.perf_counter()
+        model.train()
+        objective.loss(model, *objective.prepare(batch, 0, number)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        wait(device)
+        stepped = time.perf_counter()
+        model.eval()
+        images = next(iter(task.eval_loader(prepared.val, built.preprocessing, len(shown), 0, shown)))
+        again = time.perf_counter()
+        task.predict(model, images, built.preprocessing, device, data.classes)
+        wait(device)
+        times = [(read - mark) / size, (stepped - read) / size]
+        times += [(again - stepped) / len(shown), (time.perf_counter() - again) / len(shown)]
+        for name, seconds in zip(parts, times, strict=True):
+            parts[name].append(seconds)
+    median = {name: sorted(values[1:])[STEPS // 2] for name, values in parts.items()}  # the first is slower
+
+    def together(reading: float, computing: float) -> float:
+        if not workers:
+            return reading + computing
+        if device.type == "cpu":  # readers and the model share the cores
+            return computing + reading / torch.get_num_threads()
+        return max(computing, reading / workers)
+
+    return Cost(together(median["show"], median["forward"]), together(median["read"], median["step"]))
+
+
+def wait(device: torch.device) -> None:
+    """Wait until a device has done what it was given."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def make_plan(source: str, recipe: Recipe, budget: float | None, epochs: int | None = None, cpu: bool = False) -> Plan:
+    """Decide stages, image size and epochs from the time of some steps with the model at hand.
+
+    Args:
+        source: The data.
+        recipe: Of the fine-tuning, with the model and its weights.
+        budget: Seconds that all may take; None for no limit.
+        epochs: Of the fine-tuning, where they are given.
+        cpu: Do not use a GPU.
+    """
+    prepared = prepare(source, recipe)
+    device = torch.device("cpu") if cpu else pick_device()
+    task, images = get_task(recipe.task), sum(map(len, prepared.data.splits().values()))
+    native = task.build(prepared.recipe, prepared.data).preprocessing.size[0]
+    is_small = native > SIDE_FOR_SMALL and typical_side(prepared.train) <= SMALL_SIDE
+    side = recipe.model.img_size or (SIDE_FOR_SMALL if is_small else native)
+    tuned = with_side(prepared.recipe, side)
+    cost = measure(tuned, prepared, device)
+    plain = tuned.model.model_dump() | {"localize": {}, "drop_path": None, "drop": 0.0}
+    kept: dict[str, Any] = {name: getattr(tuned, name).model_dump() for name in ("data", "loss")}
+    kept |= {"name": "frozen", "frozen": True, "task": tuned.task, "seed": tuned.seed, "model": plain}
+    frozen = parse(kept, "The recipe frozen")
+    seconds = images * cost.forward + HEAD_SECONDS
+    about = f"logistic regression on features of {tuned.model.name} at {side} pixels"
+    stages, notes = [Stage("frozen", frozen, seconds, about)], []
+    left = math.inf if budget is None else RESERVE * budget - seconds - images * cost.forward / 10
+    if epochs is None:
+        epochs = min(MOST_EPOCHS, max(LEAST_EPOCHS, round(IMAGES_SEEN / len(prepared.train))))
+        if budget is not None:
+            for smaller in () if recipe.model.img_size else [one for one in SIDES if one < side]:
+                if left / cost.epoch(prepared) >= ENOUGH_EPOCHS:
+                    break
+                side, tuned = smaller, with_side(prepared.recipe, smaller)
+                cost = measure(tuned, prepared, device)
+            epochs = min(MOST_EPOCHS, int(left / cost.epoch(prepared)))
+    if epochs < 1 or cost.epoch(prepared) > left:
+        need = duration(seconds + cost.epoch(prepared) / RESERVE)
+        return Plan(source, recipe, budget, tuple(stages), (f"Fine-tuning would take from {need} on; it is left out.",))
+    settings = tuned.model_dump() | {"epochs": epochs}
+    settings["schedule"]["warmup_epochs"] = round(0.1 * epochs, 2)
+    about = f"all weights from there, {epochs} epoch{'s' * (epochs != 1)} at {side} pixels"
+    about += ", with local parts" * bool(recipe.model.localize)
+    stages.append(Stage("fine-tune", parse(settings, "The recipe"), epochs * cost.epoch(prepared), about))
+    if budget is None and sum(stage.seconds for stage in stages) > LONG:
+        notes.append("`--budget 30m` gets what half an hour allows, `--recipe frozen` the first stage alone.")
+    return Plan(source, recipe, budget, tuple(stages), tuple(notes))
+
+
+def with_side(recipe: Recipe, side: int) -> Recipe:
+    """The recipe for images of another side."""
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"img_size": side})})
+
+
+def plan_one(source: str, recipe: Recipe, budget: float | None, cpu: bool = False) -> tuple[Recipe, list[str]]:
+    """A recipe whose epochs keep a budget, and what to say of its time before it starts.
+
+    Args:
+        source: The data.
+        recipe: Of a run in one stage.
+        budget: Seconds that it may take; None leaves the epochs as they are.
+        cpu: Do not use a GPU.
+    """
+    prepared = prepare(source, recipe)
+    device = torch.device("cpu") if cpu else pick_device()
+    one = measure(prepared.recipe, prepared, device).epoch(prepared)
+    epochs = prepared.recipe.epochs
+    if budget is not None:
+        epochs = min(epochs, int(RESERVE * budget / one))
+        if epochs < 1:
+            raise ValueError(f"--budget {duration(budget)} is less than one epoch, which takes {duration(one)} here.")
+        recipe = parse(recipe.model_dump(exclude_unset=True) | {"epochs": epochs}, f"The recipe {recipe.name}")
+    how = "from weights" if recipe.model.weights else "from scratch"
+    model = prepared.recipe.model
+    size = f" at {model.img_size} pixels" if model.img_size else ""
+    lines = [f"Plan: {model.name} {how}, {epochs} epochs{size}: about {duration(epochs * one)}, measured here just now"]
+    if budget is None and epochs * one > LONG:
+        lines.append("`--budget 30m` gets what half an hour allows.")
+    return recipe, lines
