@@ -174,7 +174,21 @@ def choose_strength(epochs: int) -> dict[str, Any]:
     return next(settings for limit, settings in STRENGTH if epochs <= limit)
 
 
-class Classify(Task):
+class LabelTask(Task):
+    """What tasks have in common that give an image one label or several."""
+
+    def build(self, recipe: Recipe, data: Data) -> Built:
+        return build(recipe.model, len(data.classes))
+
+    def preprocessing_from(self, values: Mapping[str, Any]) -> Preprocessing:
+        known: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+        return Preprocessing(**known)
+
+    def augmentation(self, recipe: Recipe, preprocessing: Preprocessing) -> Augmentation:
+        return Augmentation(recipe.augment, preprocessing)
+
+
+class Classify(LabelTask):
     """Telling classes of images apart."""
 
     name = "classify"
@@ -187,16 +201,6 @@ class Classify(Task):
     def complete(self, recipe: Recipe, data: Data) -> Recipe:
         assert data.train is not None
         return fill_in(recipe, len(data.train), len(data.classes), typical_side(data.train))
-
-    def build(self, recipe: Recipe, data: Data) -> Built:
-        return build(recipe.model, len(data.classes))
-
-    def preprocessing_from(self, values: Mapping[str, Any]) -> Preprocessing:
-        known: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-        return Preprocessing(**known)
-
-    def augmentation(self, recipe: Recipe, preprocessing: Preprocessing) -> Augmentation:
-        return Augmentation(recipe.augment, preprocessing)
 
     def objective(
         self, recipe: Recipe, data: Data, built: Built, device: torch.device, teacher: Labeller | None = None

@@ -26,18 +26,17 @@ from ..console import percent, titled
 from ..data.labels import shorten
 from ..data.loader import Batch
 from ..data.samples import Data, Split, Subset
-from ..data.transforms import Augmentation, Preprocessing
+from ..data.transforms import Preprocessing
 from ..plots.overlays import draw_labels
 from ..plots.style import COLOURS, SMALL, abbreviate, figure, tidy, to_png, write
-from .base import GROUPS, Built, Judged, Labeller, Meter, Metric, PooledFeatures, Task, feature_loss, pseudo_values
-from .build import build
-from .classify import NAME, Taught, fill_in, logits_of, short, to_device, typical_side
+from .base import GROUPS, Built, Judged, Labeller, Meter, Metric, PooledFeatures, feature_loss, pseudo_values
+from .classify import NAME, LabelTask, Taught, fill_in, logits_of, short, to_device, typical_side
 from .predictions import MultiLabel
 
 DRAWN = 8  # classes whose curves are drawn
 
 
-class Multilabel(Task):
+class Multilabel(LabelTask):
     """Telling which classes an image has."""
 
     name = "multilabel"
@@ -58,16 +57,6 @@ class Multilabel(Task):
         settings = filled.model_dump()
         settings["augment"] |= {"mixup": 0.0, "cutmix": 0.0}
         return parse(settings, f"The recipe {recipe.name}")
-
-    def build(self, recipe: Recipe, data: Data) -> Built:
-        return build(recipe.model, len(data.classes))
-
-    def preprocessing_from(self, values: Mapping[str, Any]) -> Preprocessing:
-        known: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-        return Preprocessing(**known)
-
-    def augmentation(self, recipe: Recipe, preprocessing: Preprocessing) -> Augmentation:
-        return Augmentation(recipe.augment, preprocessing)
 
     def objective(
         self, recipe: Recipe, data: Data, built: Built, device: torch.device, teacher: Labeller | None = None
