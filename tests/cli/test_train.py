@@ -77,7 +77,7 @@ def test_recipe_tracker_and_quiet(type_in: Callable[..., Any], asked: dict[str, 
     code, out, _ = type_in("train", "digits", "--recipe", "deit", "--track", "wandb", "--track", "mlflow", "--quiet")
     assert (code, out, asked["track"], asked["quiet"]) == (0, "", ("wandb", "mlflow"), True)
     assert asked["recipe"].name == "deit"
-    type_in("train", "digits", "--weights", "runs/a", "--recipe", "fine-tune")
+    type_in("train", "digits", "--weights", "runs/a", "--recipe", "fine-tune", "--quiet")
     assert (asked["recipe"].name, asked["recipe"].model.weights) == ("fine-tune", "runs/a")
 
 
