@@ -13,7 +13,7 @@ import nearsight
 from nearsight import features
 from nearsight.config.recipe import ModelChoice
 from nearsight.data import open_data
-from nearsight.features import Features, extract_features, fit_head, pool_features, regress, use_head
+from nearsight.features import FrozenFeatures, extract_features, fit_head, pool_features, regress, use_head
 from nearsight.models.pooling import PooledHead, set_pooling
 from nearsight.tasks import get_task
 from nearsight.tasks.build import build
@@ -76,7 +76,7 @@ def test_a_model_with_the_head_says_what_the_head_says_of_its_features(name: str
     for pooling in ("token", "mean", "both") if values.shape[1] == 2 else (None,):
         picked = features.pick(values, pooling)
         rng = np.random.default_rng(0)
-        head = features.LinearHead(rng.normal(size=(3, picked.shape[1])), rng.normal(size=3), pooling, 1, 1, (), 1, 1)
+        head = features.FittedHead(rng.normal(size=(3, picked.shape[1])), rng.normal(size=3), pooling, 1, 1, (), 1, 1)
         fresh = build(ModelChoice(name=name, img_size=32), 3).model.eval()
         fresh.load_state_dict(model.state_dict())
         with torch.no_grad():
@@ -103,7 +103,7 @@ def test_models_that_norm_what_they_pooled_keep_their_pooling() -> None:
         set_pooling(model, "both")
 
 
-def extracted(folder: Path, **settings: object) -> Features:
+def extracted(folder: Path, **settings: object) -> FrozenFeatures:
     """Features of some digits."""
     torch.manual_seed(0)
     built = build(ModelChoice(name="deit_nano", img_size=16, patch_size=4), 10)

@@ -40,7 +40,7 @@ NEIGHBOURS = (1, 5, 10, 20, 50)
 
 
 @dataclass(frozen=True)
-class Features:
+class FrozenFeatures:
     """What a backbone says of the images of a split.
 
     Attributes:
@@ -87,7 +87,7 @@ def extract_features(
     device: torch.device | str = "cpu",
     progress: Callable[[int], None] = lambda done: None,
     check: Callable[[], None] = lambda: None,
-) -> Features:
+) -> FrozenFeatures:
     """Features of a split; those that a former call with the same arguments has written are taken from the disk.
 
     Args:
@@ -126,7 +126,7 @@ def extract_features(
             parts.append(group)
             progress(len(group.images) + len(group.bad))
             check()
-        chunks[start] = Features(
+        chunks[start] = FrozenFeatures(
             np.concatenate(values) if values else np.zeros((0, 1, 1), np.float32),
             np.concatenate([group.indices.numpy() for group in parts]),
             np.concatenate([group.originals.numpy() for group in parts]),
@@ -139,7 +139,7 @@ def extract_features(
     bad = {name: reason for start in sorted(chunks) for name, reason in chunks[start].bad.items()}
     if not whole:
         raise ValueError("None of the images can be read; run `nearsight data check` on the data.")
-    return Features(
+    return FrozenFeatures(
         np.concatenate([chunk.values for chunk in whole]),
         np.concatenate([chunk.indices for chunk in whole]),
         np.concatenate([chunk.originals for chunk in whole]),
@@ -200,7 +200,7 @@ def keep_only_same(folder: Path, about: dict[str, Any]) -> None:
         write_whole(note, json.dumps(about, indent=1).encode())
 
 
-def write_chunk(path: Path, chunk: Features) -> None:
+def write_chunk(path: Path, chunk: FrozenFeatures) -> None:
     """Write the features of some images; the file appears whole or not at all."""
     file = io.BytesIO()
     bad = np.array([*chunk.bad.items()] or np.zeros((0, 2)), dtype=np.str_)
@@ -209,7 +209,7 @@ def write_chunk(path: Path, chunk: Features) -> None:
     write_whole(path, file.getvalue())
 
 
-def read_chunk(path: Path) -> Features | None:
+def read_chunk(path: Path) -> FrozenFeatures | None:
     """What `write_chunk` wrote; None where there is nothing, or something that was cut off or damaged."""
     try:
         with np.load(path, allow_pickle=False) as held:
@@ -219,11 +219,11 @@ def read_chunk(path: Path) -> Features | None:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     fits = values.ndim == 3 and len(values) == len(indices) == len(originals) and values.dtype == np.float32
-    return Features(values, indices, originals, bad, seconds) if fits else None
+    return FrozenFeatures(values, indices, originals, bad, seconds) if fits else None
 
 
 @dataclass(frozen=True)
-class LinearHead:
+class FittedHead:
     """A linear classifier of features, and how it was chosen.
 
     Attributes:
@@ -260,7 +260,7 @@ def fit_head(
     weight: NDArray[np.float64] | None = None,
     seed: int = 0,
     progress: Callable[[], None] = lambda: None,
-) -> LinearHead:
+) -> FittedHead:
     """Fit a logistic regression to features, with pooling and strength chosen by cross-validation.
 
     Args:
@@ -296,7 +296,7 @@ def choose_head(
     weight: NDArray[np.float64] | None,
     seed: int,
     progress: Callable[[], None],
-) -> LinearHead:
+) -> FittedHead:
     """What `fit_head` does, in as many threads as pay."""
     labels = np.eye(classes)[targets] if targets.ndim == 1 else np.asarray(targets, dtype=np.float64)
     exclusive = targets.ndim == 1
@@ -330,7 +330,7 @@ def choose_head(
     slope = (found[:-1] / scale[:, None]).T
     by_neighbours = [(count, nearest(flat, labels, folds, held_out, count, exclusive)) for count in NEIGHBOURS]
     neighbours, neighbours_score = max(by_neighbours, key=lambda one: one[1])
-    return LinearHead(
+    return FittedHead(
         slope, found[-1] - slope @ mean, pooling, strength, score, tuple(tried), neighbours, neighbours_score
     )
 
@@ -431,7 +431,7 @@ def classifier(model: nn.Module) -> nn.Module:
     return nn.ModuleList(found) if isinstance(found, tuple) else found
 
 
-def use_head(model: nn.Module, head: LinearHead) -> nn.Module:
+def use_head(model: nn.Module, head: FittedHead) -> nn.Module:
     """Give a model the head that was fitted to its features, in its pooling; the model is changed and returned.
 
     Raises:

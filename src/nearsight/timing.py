@@ -1,6 +1,7 @@
 """How long something takes: measured in turns, so that a slow minute of the machine hits all alike."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from .interval import Interval
 
 Key = TypeVar("Key", bound=Hashable)
 LEAST = 0.02  # seconds that one measurement lasts, so that the clock's grain does not count
+UNITS = {"s": 1, "m": 60, "h": 3600}
+LONGEST = 365 * 24 * 3600.0  # seconds of a budget
 SETTLE = 0.005  # seconds in which the threads of whatever ran before stop looking for work
 
 
@@ -124,3 +127,24 @@ def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> Interval:
         Interval(value=2.0, low=2.0, high=2.0)
     """
     return median_interval([one / other for one, other in zip(top, bottom, strict=True)])
+
+
+def parse_duration(given: str | float) -> float:
+    """Seconds of a text like `90s`, `20m`, `1.5h` or `1h30m`, or of a number of them, at most a year.
+
+    Raises:
+        ValueError: It is no such time.
+
+    Example:
+        >>> parse_duration("20m"), parse_duration("1h30m")
+        (1200.0, 5400.0)
+    """
+    text = f"{given}s" if isinstance(given, int | float) else given.strip()
+    if not re.fullmatch(r"(\d+(\.\d+)?[smh])+", text):
+        raise ValueError(f"{text!r} is not a time; write it like 90s, 20m or 1h30m.")
+    seconds = sum(float(number) * UNITS[unit] for number, _, unit in re.findall(r"(\d+(\.\d+)?)([smh])", text))
+    if seconds > LONGEST:
+        raise ValueError(f"A budget of {text} is more than a year; give less, such as 2h.")
+    if seconds <= 0:
+        raise ValueError(f"A budget of {text} leaves no time to train; give some minutes, such as 20m.")
+    return seconds

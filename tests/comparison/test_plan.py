@@ -20,7 +20,6 @@ from nearsight.comparison.plan import (
     choose_baseline,
     is_convnet,
     make_job,
-    parse_duration,
     parse_seeds,
     read_plan,
     recipe_of,
@@ -29,6 +28,7 @@ from nearsight.comparison.plan import (
 )
 from nearsight.config.candidates import parse_candidates
 from nearsight.runs.run import Run
+from nearsight.timing import parse_duration
 from nearsight.training.session import prepare
 
 SHARED = Shared(data="digits", recipe="small-data", changes=("ema=0.99",), img_size=32, limit=100, epochs=4)

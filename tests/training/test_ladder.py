@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 import nearsight
 from nearsight.runs.run import Run
 from nearsight.training import ladder
-from nearsight.training.ladder import Cost, parse_budget, read_plan
+from nearsight.training.ladder import ImageCost, read_plan
 
 SMALL: dict[str, Any] = {"limit": 120, "img_size": 16, "batch": 24, "quiet": True, "cpu": True}
 
@@ -28,13 +28,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps whose time is known: an image takes a millisecond to show, and 10 to train with."""
-    monkeypatch.setattr(ladder, "measure", lambda *given: Cost(0.001, 0.01))
-
-
-@pytest.mark.parametrize("text", ["", "20", "m", "-5m", "0s", "1d", "20 m m", "inf"])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no time; write it as 20m"):
-        parse_budget(text)
+    monkeypatch.setattr(ladder, "measure", lambda *given: ImageCost(0.001, 0.01))
 
 
 @pytest.mark.usefixtures("quick")
@@ -126,7 +120,7 @@ def test_time_that_runs_out_ends_with_the_best_epoch(
     host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ladder, "HEAD_SECONDS", 0.0)
-    monkeypatch.setattr(ladder, "measure", lambda *given: Cost(1e-6, 1e-6))  # much too hopeful
+    monkeypatch.setattr(ladder, "measure", lambda *given: ImageCost(1e-6, 1e-6))  # much too hopeful
     outcome = nearsight.train("digits", weights=host, budget=4.0, out=tmp_path / "run", **SMALL)
     plan = read_plan(Run(tmp_path / "run"))
     tuned = Run(tmp_path / "run" / "fine-tune").outcome()
@@ -160,3 +154,20 @@ def test_the_same_command_goes_on_from_the_weights_that_it_began_with(
     assert read_plan(Run(tmp_path / "run")).asked.model.weights.startswith(str(folder))  # type: ignore[union-attr]
     (tmp_path / "run" / "outcome.json").unlink()
     assert nearsight.train("digits", **settings) == first
+
+
+@pytest.mark.usefixtures("quick")
+def test_one_stage_says_its_time_and_keeps_a_budget() -> None:
+    from nearsight.config.files import load_recipe
+
+    small = {"model.name": "deit_nano", "data.limit": 100, "batch": 20, "model.img_size": 16, "epochs": 50}
+    recipe = load_recipe("small-data", small)
+    one = ladder.ImageCost(0.001, 0.01).epoch(ladder.prepare("digits", recipe))
+    _, (said,) = ladder.plan_one("digits", recipe, None, cpu=True)
+    assert "deit_nano from scratch, 50 epochs at 16 pixels" in said and ladder.duration(50 * one) in said
+    kept, _ = ladder.plan_one("digits", recipe, 10 * one, cpu=True)
+    assert kept.epochs == 9
+    with pytest.raises(ValueError, match="is less than one epoch, which takes"):
+        ladder.plan_one("digits", recipe, one / 2, cpu=True)
+    _, (said,) = ladder.plan_one("digits", load_recipe("frozen", small), None, cpu=True)
+    assert "logistic regression on features of deit_nano" in said

@@ -20,7 +20,7 @@ from ..console import tracked
 from ..data import Split
 from ..runs.predictor import load_trained, pick_device
 from ..runs.run import Run, processor, refuse_inside
-from ..timing import make_task, median_interval, take_turns, with_threads
+from ..timing import make_task, median_interval, parse_duration, take_turns, with_threads
 from ..training.session import Prepared
 from ..training.train import default_recipe, refuse_nothing
 from .examples import find_examples
@@ -34,7 +34,6 @@ from .plan import (
     check_run,
     check_same,
     choose_baseline,
-    parse_duration,
     parse_seeds,
     read_plan,
     recipe_of,

@@ -4,7 +4,6 @@ The plan is written before the first run and read again when the same command go
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +25,7 @@ from ..runs.run import PREDICTIONS, Run, first_difference
 from ..tasks import get_task
 from ..training.session import Prepared, anchor, prepare
 
-UNITS = {"s": 1, "m": 60, "h": 3600}
 MOST_SEEDS = 1000
-LONGEST = 365 * 24 * 3600.0  # seconds of a budget
 
 
 class Shared(BaseModel):
@@ -185,23 +182,6 @@ def spelled(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(value) or "nothing"
     return "nothing" if value is None else str(value)
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of a text like `90s`, `20m`, `1.5h` or `1h30m`, at most a year.
-
-    Example:
-        >>> parse_duration("20m"), parse_duration("1h30m")
-        (1200.0, 5400.0)
-    """
-    if not re.fullmatch(r"(\d+(\.\d+)?[smh])+", text):
-        raise ValueError(f"{text!r} is not a time; write it like 90s, 20m or 1h30m.")
-    seconds = sum(float(number) * UNITS[unit] for number, _, unit in re.findall(r"(\d+(\.\d+)?)([smh])", text))
-    if seconds > LONGEST:
-        raise ValueError(f"A budget of {text} is more than a year; give less, such as 2h.")
-    if seconds <= 0:
-        raise ValueError(f"A budget of {text} leaves no time to train; give some minutes, such as 20m.")
-    return seconds
 
 
 def parse_seeds(given: str | int | Sequence[int]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..data.loader import default_workers
 from ..data.samples import Split
-from ..features import Features, LinearHead, extract_features, fit_head, use_head
+from ..features import FittedHead, FrozenFeatures, extract_features, fit_head, use_head
 from ..runs.predictor import save_trained
 from ..runs.run import Outcome, Run
 from ..tasks import get_task
@@ -65,7 +65,7 @@ def work(run: Run, prepared: Prepared, device: torch.device, quiet: bool) -> Non
     workers = default_workers(data.kind, device) if workers is None else workers
     splits = {name: split for name, split in data.splits().items() if split is not None}
     images, bad = sum(map(len, splits.values())), dict[str, str]()
-    found: dict[str, Features] = {}
+    found: dict[str, FrozenFeatures] = {}
     with listening() as flag, bar(quiet) as progress:
         line = progress.add_task(f"features of {built.name}", total=images)
 
@@ -143,7 +143,7 @@ def work(run: Run, prepared: Prepared, device: torch.device, quiet: bool) -> Non
 
 
 def judge(
-    task: Task, head: LinearHead, found: Features, split: Split, classes: tuple[str, ...], settings: Any = None
+    task: Task, head: FittedHead, found: FrozenFeatures, split: Split, classes: tuple[str, ...], settings: Any = None
 ) -> Meter:
     """What the head makes of the features of a split, with their ground truth."""
     meter = task.meter(len(classes), settings)
@@ -154,7 +154,7 @@ def judge(
     return meter
 
 
-def targets_of(split: Split, found: Features) -> Any:
+def targets_of(split: Split, found: FrozenFeatures) -> Any:
     """What is to be told of the images: class numbers `[n]`, or rows of labels `[n, K]`."""
     return np.array([np.asarray(split.target(index)) for index in found.indices.tolist()]).astype(np.int64)
 
@@ -166,7 +166,7 @@ def bar(quiet: bool) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
 
 
-def say(built: Built, head: LinearHead, score: float, task: Task, seconds: float) -> None:
+def say(built: Built, head: FittedHead, score: float, task: Task, seconds: float) -> None:
     """The result in a line on stderr."""
     pooled = "" if head.pooling is None else f", pooling {head.pooling}"
     text = (

@@ -6,7 +6,6 @@ run that is taken up again keeps to it.
 """
 
 import math
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,7 +30,7 @@ from .progress import duration
 from .session import Prepared, Session, prepare
 from .signals import Interrupted
 
-PLAN = "plan.json"
+PLAN = "stages.json"
 # What a run consists of once it is finished; `outcome.json` last, as the sign of it.
 OF_MODEL = ("model.safetensors", "model.json", "recipe.yaml", "environment.json", "data.json")
 OF_RESULT = ("metrics.jsonl", "predictions.npz", "curves.png", "summary.md", "outcome.json")
@@ -47,7 +46,7 @@ STEPS = 3  # that are measured
 
 
 @dataclass(frozen=True)
-class Stage:
+class TrainingStage:
     """A part of the work.
 
     Attributes:
@@ -64,7 +63,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StagePlan:
     """What is to be done, decided before the first stage.
 
     Attributes:
@@ -78,7 +77,7 @@ class Plan:
     source: str
     asked: Recipe
     budget: float | None
-    stages: tuple[Stage, ...]
+    stages: tuple[TrainingStage, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -94,13 +93,13 @@ class Plan:
         return [f"Plan: about {duration(self.seconds)}{limit}, measured here just now", *rows, *self.notes]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `plan.json` holds them."""
+        """Plain values, as `stages.json` holds them."""
         stages = [asdict(stage) | {"recipe": stage.recipe.model_dump(mode="json")} for stage in self.stages]
         asked = self.asked.model_dump(mode="json")
         return {"source": self.source, "asked": asked, "budget": self.budget, "stages": stages, "notes": self.notes}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], origin: str) -> "Plan":
+    def from_dict(cls, values: dict[str, Any], origin: str) -> "StagePlan":
         """What `to_dict` gave.
 
         Raises:
@@ -108,33 +107,13 @@ class Plan:
         """
         try:
             stages = tuple(
-                Stage(one["name"], parse(one["recipe"], origin), float(one["seconds"]), str(one["about"]))
+                TrainingStage(one["name"], parse(one["recipe"], origin), float(one["seconds"]), str(one["about"]))
                 for one in values["stages"]
             )
             asked, budget = parse(values["asked"], origin), values["budget"]
             return cls(str(values["source"]), asked, budget, stages, tuple(values["notes"]))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{origin} was edited ({error}); put it back, or train anew.") from None
-
-
-def parse_budget(text: str | float) -> float:
-    """Seconds of a time that people write.
-
-    Raises:
-        ValueError: It is no time above 0.
-
-    Example:
-        >>> parse_budget("20m"), parse_budget("1h30m"), parse_budget("90s")
-        (1200.0, 5400.0, 90.0)
-    """
-    found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?", str(text).strip())
-    parts = [float(part or 0) for part in found.groups()] if found else []
-    seconds = parts[0] * 3600 + parts[1] * 60 + parts[2] if parts else 0.0
-    if isinstance(text, int | float) and not isinstance(text, bool):
-        seconds = float(text)
-    if not 0 < seconds <= 1e8:
-        raise ValueError(f"--budget {text} is no time; write it as 20m, 1h30m or 90s.")
-    return seconds
 
 
 def is_ladder(folder: str | Path) -> bool:
@@ -198,13 +177,13 @@ def climb_again(folder: str | Path, *, track: Sequence[str] = (), quiet: bool = 
         return follow(plan, run, {"track": track, "quiet": quiet, "cpu": cpu})
 
 
-def read_plan(run: Run) -> Plan | None:
+def read_plan(run: Run) -> StagePlan | None:
     """The plan of a run in stages that was begun."""
     path = run.folder / PLAN
-    return Plan.from_dict(read_record(path, ("source", "asked", "stages")), str(path)) if path.is_file() else None
+    return StagePlan.from_dict(read_record(path, ("source", "asked", "stages")), str(path)) if path.is_file() else None
 
 
-def follow(plan: Plan, run: Run, settings: dict[str, Any], notes: Sequence[str] = ()) -> Outcome:
+def follow(plan: StagePlan, run: Run, settings: dict[str, Any], notes: Sequence[str] = ()) -> Outcome:
     """Work off the stages that are not done yet; the best model so far is always in the folder of the run."""
     done = run.outcome()
     if done is not None:
@@ -262,7 +241,7 @@ def publish_epoch(run: Run, best: Outcome | None) -> "Callable[[Session], None]"
 
 
 @dataclass(frozen=True)
-class Cost:
+class ImageCost:
     """Seconds of an image, as measured.
 
     Attributes:
@@ -278,7 +257,7 @@ class Cost:
         return len(prepared.train) * self.step + len(prepared.val) * self.forward
 
 
-def measure(recipe: Recipe, prepared: Prepared, device: torch.device) -> Cost:
+def measure(recipe: Recipe, prepared: Prepared, device: torch.device) -> ImageCost:
     """Time of an image with the model of a recipe on this machine, from some real batches."""
     task, data = get_task(recipe.task), prepared.data
     with torch.random.fork_rng(devices=[]):
@@ -322,7 +301,7 @@ def measure(recipe: Recipe, prepared: Prepared, device: torch.device) -> Cost:
             return computing + reading / torch.get_num_threads()
         return max(computing, reading / workers)
 
-    return Cost(together(median["show"], median["forward"]), together(median["read"], median["step"]))
+    return ImageCost(together(median["show"], median["forward"]), together(median["read"], median["step"]))
 
 
 def wait(device: torch.device) -> None:
@@ -331,7 +310,9 @@ def wait(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def make_plan(source: str, recipe: Recipe, budget: float | None, epochs: int | None = None, cpu: bool = False) -> Plan:
+def make_plan(
+    source: str, recipe: Recipe, budget: float | None, epochs: int | None = None, cpu: bool = False
+) -> StagePlan:
     """Decide stages, image size and epochs from the time of some steps with the model at hand.
 
     Args:
@@ -355,7 +336,7 @@ def make_plan(source: str, recipe: Recipe, budget: float | None, epochs: int | N
     frozen = parse(kept, "The recipe frozen")
     seconds = images * cost.forward + HEAD_SECONDS
     about = f"logistic regression on features of {tuned.model.name} at {side} pixels"
-    stages, notes = [Stage("frozen", frozen, seconds, about)], []
+    stages, notes = [TrainingStage("frozen", frozen, seconds, about)], list[str]()
     left = math.inf if budget is None else RESERVE * budget - seconds - images * cost.forward / 10
     if epochs is None:
         epochs = min(MOST_EPOCHS, max(LEAST_EPOCHS, round(IMAGES_SEEN / len(prepared.train))))
@@ -368,15 +349,16 @@ def make_plan(source: str, recipe: Recipe, budget: float | None, epochs: int | N
             epochs = min(MOST_EPOCHS, int(left / cost.epoch(prepared)))
     if epochs < 1 or cost.epoch(prepared) > left:
         need = duration(seconds + cost.epoch(prepared) / RESERVE)
-        return Plan(source, recipe, budget, tuple(stages), (f"Fine-tuning would take from {need} on; it is left out.",))
+        notes.append(f"Fine-tuning would take from {need} on; it is left out.")
+        return StagePlan(source, recipe, budget, tuple(stages), tuple(notes))
     settings = tuned.model_dump() | {"epochs": epochs}
     settings["schedule"]["warmup_epochs"] = round(0.1 * epochs, 2)
     about = f"all weights from there, {epochs} epoch{'s' * (epochs != 1)} at {side} pixels"
     about += ", with local parts" * bool(recipe.model.localize)
-    stages.append(Stage("fine-tune", parse(settings, "The recipe"), epochs * cost.epoch(prepared), about))
+    stages.append(TrainingStage("fine-tune", parse(settings, "The recipe"), epochs * cost.epoch(prepared), about))
     if budget is None and sum(stage.seconds for stage in stages) > LONG:
         notes.append("`--budget 30m` gets what half an hour allows, `--recipe frozen` the first stage alone.")
-    return Plan(source, recipe, budget, tuple(stages), tuple(notes))
+    return StagePlan(source, recipe, budget, tuple(stages), tuple(notes))
 
 
 def with_side(recipe: Recipe, side: int) -> Recipe:
@@ -394,17 +376,20 @@ def plan_one(source: str, recipe: Recipe, budget: float | None, cpu: bool = Fals
         cpu: Do not use a GPU.
     """
     prepared = prepare(source, recipe)
-    device = torch.device("cpu") if cpu else pick_device()
-    one = measure(prepared.recipe, prepared, device).epoch(prepared)
-    epochs = prepared.recipe.epochs
+    device, model = torch.device("cpu") if cpu else pick_device(), prepared.recipe.model
+    cost = measure(prepared.recipe, prepared, device)
+    size = f" at {model.img_size} pixels" if model.img_size else ""
+    if recipe.frozen:
+        seconds = sum(map(len, prepared.data.splits().values())) * cost.forward + HEAD_SECONDS
+        about = f"Plan: logistic regression on features of {model.name}{size}: about {duration(seconds)}"
+        return recipe, [f"{about}, measured here just now"]
+    one, epochs = cost.epoch(prepared), prepared.recipe.epochs
     if budget is not None:
         epochs = min(epochs, int(RESERVE * budget / one))
         if epochs < 1:
             raise ValueError(f"--budget {duration(budget)} is less than one epoch, which takes {duration(one)} here.")
         recipe = parse(recipe.model_dump(exclude_unset=True) | {"epochs": epochs}, f"The recipe {recipe.name}")
-    how = "from weights" if recipe.model.weights else "from scratch"
-    model = prepared.recipe.model
-    size = f" at {model.img_size} pixels" if model.img_size else ""
+    how = "from weights" if model.weights else "from scratch"
     lines = [f"Plan: {model.name} {how}, {epochs} epochs{size}: about {duration(epochs * one)}, measured here just now"]
     if budget is None and epochs * one > LONG:
         lines.append("`--budget 30m` gets what half an hour allows.")

@@ -16,8 +16,8 @@ from ..data.open import find_task
 from ..retrofit import LocalizeOptions
 from ..runs.run import Outcome, Run, processes
 from ..tasks import get_task
-from ..timing import check_threads
-from .ladder import climb, climb_again, is_ladder, parse_budget, plan_one, read_plan
+from ..timing import check_threads, parse_duration
+from .ladder import climb, climb_again, is_ladder, plan_one, read_plan
 from .loop import resume_training, run_training
 
 
@@ -122,7 +122,7 @@ def train(
         given["model.localize"] = LocalizeOptions.parse(localize).as_json()
     if (data is None) == (resume is None):
         raise ValueError("Give either DATA to train on, or --resume RUN to go on with a run.")
-    limit_of_time = None if budget is None else parse_budget(budget)
+    limit_of_time = None if budget is None else parse_duration(budget)
     if resume is not None and (given or changes or recipe or out or task or download or budget is not None):
         raise ValueError("--resume goes on with a run as it was; leave the other settings out.")
     options = {"--model": model, "--weights": weights, "--out": out, "--epochs": epochs, "--batch": batch}
