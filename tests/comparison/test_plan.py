@@ -26,6 +26,7 @@ from nearsight.comparison.plan import (
     suggest_convnet,
     write_plan,
 )
+from nearsight.comparison.runner import worker_command
 from nearsight.config.candidates import parse_candidates
 from nearsight.runs.run import Run
 from nearsight.timing import parse_duration
@@ -245,3 +246,14 @@ def test_the_baseline_is_the_convnet_else_the_first_unless_one_is_wanted() -> No
     assert choose_baseline(mixed, None) == "resnet18"
     assert choose_baseline(plain, None) == "deit_nano"
     assert choose_baseline(mixed, "deit_nano") == "deit_nano"
+
+
+def test_a_worker_gets_a_recipe_that_leaves_as_much_to_the_data(tmp_path: Path) -> None:
+    shared = Shared(data="digits", recipe="small-data", epochs=60, limit=100)
+    (candidate,) = parse_candidates("deit_nano")
+    recipe = recipe_of(candidate, shared, seed=1)
+    job = Job(source="digits", recipe=recipe, folder=tmp_path, threads=1)
+    worker_command("train", job, tmp_path / "job.json")
+    read = Job.model_validate_json((tmp_path / "job.json").read_text())
+    given, got = (prepare("digits", one).recipe for one in (recipe, read.recipe))
+    assert got == given and given.schedule.warmup_epochs == 3 and given.augment.mixup > 0

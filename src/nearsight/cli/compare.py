@@ -59,6 +59,11 @@ def compare(
     ] = None,
     img_size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
     limit: Annotated[int | None, typer.Option(help="Train on so many images only.")] = None,
+    scratch_only: Annotated[
+        bool, typer.Option("--scratch-only", help="Leave out pretrained weights, which are compared where at hand.")
+    ] = False,
+    download: Annotated[bool, typer.Option("--download", help="Fetch pretrained weights if need be.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not download.")] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", show_default="runs/compare-DATA")] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time on the CPU, which share its cores.", show_default="cores")

@@ -15,12 +15,15 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from .. import __version__
-from ..config.candidates import parse_candidates, with_baseline
+from ..checkpoints.pretrained import find_pretrained
+from ..config.candidates import Candidate, parse_candidates, with_baseline
 from ..console import tracked
 from ..data import Split
 from ..runs.predictor import load_trained, pick_device
 from ..runs.run import Run, processor, refuse_inside
+from ..tasks import get_task
 from ..timing import make_task, median_interval, parse_duration, take_turns, with_threads
+from ..training.ladder import suitable_side
 from ..training.session import Prepared
 from ..training.train import default_recipe, refuse_nothing
 from .examples import find_examples
@@ -49,6 +52,10 @@ BATCH = 32
 ROUNDS = 25
 UNFINISHED = "It has not finished."
 
+# What is compared by itself where pretrained weights are at hand, and its recipe.
+FROZEN, TUNED = "frozen", "fine-tuned"
+PRETRAINED = {FROZEN: "frozen", TUNED: "fine-tune"}
+
 
 def compare(
     data: str | Path,
@@ -63,6 +70,9 @@ def compare(
     changes: Mapping[str, Any] | Sequence[str] | None = None,
     img_size: int | None = None,
     limit: int | None = None,
+    scratch_only: bool = False,
+    download: bool = False,
+    offline: bool = False,
     out: str | Path | None = None,
     jobs: int | None = None,
     ray: str | None = None,
@@ -87,6 +97,10 @@ def compare(
         changes: Other settings of the recipe: `{"augment.mixup": 0}` or `["augment.mixup=0"]`.
         img_size: Side of the images in pixels.
         limit: Train on so many images only.
+        scratch_only: Leave out what is compared by itself where pretrained weights are at hand and no recipe is named:
+            the features of a frozen host, and the host fine-tuned.
+        download: Fetch pretrained weights that are not at hand.
+        offline: Do not download.
         out: Folder of the comparison; without, `runs/compare-DATA`.
         jobs: Runs at a time on the CPU, which share its cores.
         ray: Address of a Ray cluster to run on.
@@ -127,6 +141,8 @@ def compare(
         epochs=epochs,
         budget=parse_duration(budget) if budget else None,
     )
+    if recipe is None and not scratch_only:
+        candidates += pretrained_candidates(candidates, shared, download, offline, quiet)
     numbers = parse_seeds(seeds)
     folder = Path(out) if out is not None else default_folder(source)
     check_folder(folder, source)
@@ -171,6 +187,24 @@ def compare(
         return found
 
 
+def pretrained_candidates(
+    candidates: Sequence[Candidate], shared: Shared, download: bool, offline: bool, quiet: bool
+) -> list[Candidate]:
+    """A host of pretrained weights with its features frozen, and fine-tuned, where such weights are at hand."""
+    labels = {candidate.label for candidate in candidates}
+    is_there = any("weights" in candidate.options for candidate in candidates) or labels & {FROZEN, TUNED}
+    if is_there or not get_task(recipe_of(None, shared).task).is_linear:
+        return []
+    found = find_pretrained(offline=offline, download=download)
+    if found is None:
+        return []
+    if not quiet:
+        print(f"{found.say()} They are compared, too; --scratch-only leaves them out.", file=sys.stderr)
+    size = shared.img_size or suitable_side(shared.data, recipe_of(None, shared), str(found.path), found.model)
+    options = {"weights": str(found.path), "img_size": str(size)}
+    return [Candidate(label, found.model, {**options, "recipe": recipe}) for label, recipe in PRETRAINED.items()]
+
+
 def spell_call(arguments: Mapping[str, Any]) -> str:
     """What was typed: the command, or the call in Python without what was left out."""
     if Path(sys.argv[0]).stem in ("nearsight", "__main__"):
@@ -202,7 +236,7 @@ def plan_epochs(
 ) -> tuple[Planned, ...]:
     """The models with the epochs of each: as given, as planned before, by the budget, or by the recipe."""
     known = {model.label: model.epochs for model in old.models} if old else {}
-    fresh = [one for one in built if one.candidate.label not in known]
+    fresh = [one for one in built if one.candidate.label not in known and not one.recipe.frozen]
     if shared.budget is not None and fresh:
         if not quiet:
             print(f"Timing some steps of {len(fresh)} models ...", file=sys.stderr)
@@ -211,7 +245,7 @@ def plan_epochs(
     models = []
     for one in built:
         candidate = one.candidate
-        epochs = known.get(candidate.label, one.recipe.epochs)
+        epochs = 1 if one.recipe.frozen else known.get(candidate.label, one.recipe.epochs)
         recipe_of(candidate, shared, epochs)  # refuses, for one, a warm-up that is longer
         models.append(Planned(label=candidate.label, name=candidate.name, options=candidate.options, epochs=epochs))
     return tuple(models)

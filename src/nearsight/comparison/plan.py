@@ -279,7 +279,8 @@ def recipe_of(
     }
     given = {key: value for key, value in changes.items() if value is not None}
     changed = [*shared.changes_of(candidate.name), *candidate.settings()] if candidate else list(shared.changes)
-    return load_recipe(shared.recipe, given | parse_changes(changed))
+    recipe = (candidate.recipe if candidate else None) or shared.recipe
+    return load_recipe(recipe, given | parse_changes(changed))
 
 
 def check_run(run: RunPlan, shared: Shared, prepared: Prepared) -> None:

@@ -63,7 +63,8 @@ def run_on_ray(
     waiting = {}
     for run in runs:
         if not run.is_finished():
-            waiting[task.remote(for_elsewhere(make_job(run, shared, threads)).model_dump_json())] = run
+            job = for_elsewhere(make_job(run, shared, threads))
+            waiting[task.remote(job.model_dump_json(exclude_unset=True))] = run
             watcher.started(run)
     failures: dict[Path, str] = {}
     with listening() as flag:

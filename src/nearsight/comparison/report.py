@@ -28,7 +28,8 @@ def verdict(results: Comparison) -> list[str]:
     ranked = results.ranked
     if not ranked:
         return ["No run finished, so there is nothing to compare."]
-    sentences = [headline(ranked, results), *against_baseline(ranked, results), *cost(ranked, results)]
+    sentences = [headline(ranked, results), *against_baseline(ranked, results), *pretraining(ranked)]
+    sentences += cost(ranked, results)
     return [*sentences, *cautions(results)]
 
 
@@ -71,6 +72,22 @@ def against_baseline(ranked: Sequence[ModelResult], results: Comparison) -> list
     said = f"{best.label} is {spelled(best.difference, f'{kind} {baseline.label}')}"
     shown = best.difference.verdict != "no difference shown"
     return [f"{said}." if shown else f"{said}, which shows no difference."]
+
+
+def pretraining(ranked: Sequence[ModelResult]) -> list[str]:
+    """What pretrained weights are worth beside a start from scratch."""
+    started = {is_from: [m for m in ranked if ("weights" in m.options) == is_from] for is_from in (True, False)}
+    if not started[True] or not started[False]:
+        return []
+    best, scratch = started[True][0], started[False][0]
+    both = f"{best.label} gets {value_of(best)}, the best from scratch, {scratch.label}, {value_of(scratch)}"
+    behind = (scratch if ranked[0] is best else best).behind_best
+    if ranked[0] not in (best, scratch) or behind is None or behind.verdict != "worse":
+        return [f"Whether pretrained weights are worth it is not shown: {both}."]
+    if ranked[0] is scratch:
+        return [f"Pretrained weights are not worth it here: {both}."]
+    spent = f" It takes {times(best.seconds / scratch.seconds)} to train." if best.seconds and scratch.seconds else ""
+    return [f"Pretrained weights are worth {points(abs(behind.mean))} here: {both}.{spent}"]
 
 
 def cost(ranked: Sequence[ModelResult], results: Comparison) -> list[str]:

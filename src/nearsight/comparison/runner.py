@@ -181,8 +181,11 @@ def start(run: RunPlan, shared: Shared, slot: Slot, attempt: int) -> Child:
 
 
 def worker_command(what: str, job: Job, file: Path) -> list[str]:
-    """Write a job into a file; returns the command of a process that does it."""
-    write_whole(file, job.model_dump_json(indent=1).encode())
+    """Write a job into a file; returns the command of a process that does it.
+
+    Only what is set is written: what a recipe leaves open is for the data to decide.
+    """
+    write_whole(file, job.model_dump_json(indent=1, exclude_unset=True).encode())
     return [sys.executable, "-m", "nearsight.comparison.worker", what, str(file)]
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-OF_CHOICE = ("weights", "drop", "drop_path", "localize")  # of a recipe's model; the rest goes to the model's maker
+# Of a recipe's model; the rest goes to the model's maker.
+OF_CHOICE = ("weights", "img_size", "drop", "drop_path", "localize")
 OF_LOCALIZE = ("ffn", "qkv", "mixer", "merge", "layers", "preserve")  # of models of timm
 BRACKETS = {"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}
 
@@ -35,7 +36,13 @@ class Candidate:
         ours = self.name in MODELS
         of_choice = {*OF_CHOICE, "patch_size"} if ours else OF_CHOICE
         sections = dict.fromkeys(of_choice, "model") | ({} if ours else dict.fromkeys(OF_LOCALIZE, "model.localize"))
-        return [f"{sections.get(key, 'model.options')}.{key}={text}" for key, text in self.options.items()]
+        options = {key: text for key, text in self.options.items() if key != "recipe"}
+        return [f"{sections.get(key, 'model.options')}.{key}={text}" for key, text in options.items()]
+
+    @property
+    def recipe(self) -> str | None:
+        """The recipe of this model alone; None for that of all."""
+        return self.options.get("recipe")
 
     @property
     def slug(self) -> str:

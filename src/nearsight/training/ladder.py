@@ -324,10 +324,8 @@ def make_plan(
     """
     prepared = prepare(source, recipe)
     device = torch.device("cpu") if cpu else pick_device()
-    task, images = get_task(recipe.task), sum(map(len, prepared.data.splits().values()))
-    native = task.build(prepared.recipe, prepared.data).preprocessing.size[0]
-    is_small = native > SIDE_FOR_SMALL and typical_side(prepared.train) <= SMALL_SIDE
-    side = recipe.model.img_size or (SIDE_FOR_SMALL if is_small else native)
+    images = sum(map(len, prepared.data.splits().values()))
+    side = recipe.model.img_size or fitting_side(prepared)
     tuned = with_side(prepared.recipe, side)
     cost = measure(tuned, prepared, device)
     plain = tuned.model.model_dump() | {"localize": {}, "drop_path": None, "drop": 0.0}
@@ -359,6 +357,19 @@ def make_plan(
     if budget is None and sum(stage.seconds for stage in stages) > LONG:
         notes.append("`--budget 30m` gets what half an hour allows, `--recipe frozen` the first stage alone.")
     return StagePlan(source, recipe, budget, tuple(stages), tuple(notes))
+
+
+def fitting_side(prepared: Prepared) -> int:
+    """Side of the images for weights: their own, or less where the images are small anyway."""
+    native = get_task(prepared.recipe.task).build(prepared.recipe, prepared.data).preprocessing.size[0]
+    is_small = native > SIDE_FOR_SMALL and typical_side(prepared.train) <= SMALL_SIDE
+    return SIDE_FOR_SMALL if is_small else native
+
+
+def suitable_side(source: str, recipe: Recipe, weights: str, model: str) -> int:
+    """Side of the images for pretrained weights of a model, on some data."""
+    choice = recipe.model.model_copy(update={"name": model, "weights": weights, "options": {}, "patch_size": None})
+    return fitting_side(prepare(source, recipe.model_copy(update={"model": choice})))
 
 
 def with_side(recipe: Recipe, side: int) -> Recipe:
