@@ -66,7 +66,7 @@ def pool_features(model: nn.Module, images: Tensor) -> Tensor:
     Example:
         >>> import nearsight
         >>> pool_features(nearsight.create_model("deit_nano"), torch.randn(2, 3, 32, 32)).shape
-        torch.Size([2, 2, 64])
+        torch.Size([2, 2, 96])
     """
     backbone: Any = model
     found = backbone.forward_features(images)
@@ -318,7 +318,7 @@ def choose_head(
                 right += rate(asked @ found[:-1] + found[-1], labels[test], exclusive) * len(asked)
                 starts[fold] = found
                 progress()
-            scores.append(right / np.isin(folds, held_out).sum())
+            scores.append(float(right / np.isin(folds, held_out).sum()))
             tried.append((pooling, strength, scores[-1]))
             if len(scores) > 3 and max(scores[-2:]) < max(scores):  # weaker ones only fit the training images better
                 break

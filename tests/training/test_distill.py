@@ -250,10 +250,10 @@ def test_a_run_that_is_killed_goes_on_with_the_same_bits(
             killed()
         write(self, view, first, opinions)
 
-    def killed_in_the_last(session: Any, *rest: Any) -> None:
+    def killed_in_the_last(session: Any, *rest: Any) -> bool:
         if session.progress.epoch == 2:
             killed()
-        train_epoch(session, *rest)
+        return train_epoch(session, *rest)
 
     for place, name, kill in ((Teacher, "write", killed_after_three), (loop, "train_epoch", killed_in_the_last)):
         with monkeypatch.context() as patch:

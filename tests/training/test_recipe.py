@@ -24,7 +24,7 @@ def test_the_shipped_recipes() -> None:
     papers = {"deit", "swin", "lightvit", "lit", "dwconv", "life-small", "resnet"}
     objects = {"lightvit-detect", "lit-retinanet", "lit-mask-rcnn", "dwconv-detect", "life-detect"}
     regions = {"lit-segment", "dwconv-segment", "life-segment"}
-    ours = {"small-data", "small-multilabel", "small-detect", "small-segment", "fine-tune", "retrofit"}
+    ours = {"small-data", "small-multilabel", "small-detect", "small-segment", "frozen", "fine-tune", "retrofit"}
     assert set(recipe_names()) == papers | objects | regions | ours
     for task, names in {"detect": objects | {"small-detect"}, "segment": regions | {"small-segment"}}.items():
         assert {load_recipe(name).task for name in names} == {task}

@@ -279,7 +279,8 @@ def load_weights(file: Path, img_size: int | None = None) -> Predictor:
     return Predictor(model, name, about["task"], tuple(about["classes"]), preprocessing, file, "trained", settings)
 
 
-SHAPES = {"mean": 3, "std": 3, "size": 2}  # how many numbers some settings of the preprocessing have
+# How many numbers the settings of the preprocessing have; `max_size` may have none, `stretch` is true or false.
+SHAPES = {"mean": 3, "std": 3, "size": 2, "crop": 1, "min_size": 1, "shorter": 1, "divisor": 1}
 
 
 def read_preprocessing(file: Path, about: dict[str, Any]) -> Any:
@@ -300,7 +301,9 @@ def read_preprocessing(file: Path, about: dict[str, Any]) -> Any:
     try:
         if wrong is None:
             return get_task(about["task"]).preprocessing_from(about["input"])
-    except (TypeError, KeyError, ValueError) as error:
+    except TypeError:  # Python would name its own arguments
+        wrong = "a setting is unknown or missing"
+    except (KeyError, ValueError) as error:
         wrong = str(error).rstrip(".")
     raise ValueError(
         f"{file.with_suffix('.json')} does not say how images are shown to the model ({wrong}); take the file that was "

@@ -171,8 +171,10 @@ def train(
             while not session.is_done and train_epoch(session, batches, flag, display):
                 finish_epoch(session, prepared.val, flag, display)
             if progress.epoch < recipe.epochs:
-                why = "the time is up" if session.waited < (recipe.patience or math.inf) else "no better for so long"
-                display.say(f"stopped after {progress.epoch} of {recipe.epochs} epochs: {why}")
+                is_late = session.waited < (recipe.patience or math.inf)
+                display.say(
+                    f"stopped early: {'the time is up' if is_late else f'no better for {recipe.patience} epochs'}"
+                )
             display.show_finish()
             outcome = finish(session, prepared, flag)
     except (OSError, EOFError, RuntimeError) as error:
