@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## Compare three models on small digits, in about three minutes; ends with a report.
-	@$(VENV)/bin/nearsight compare digits --models deit_nano,deit_nano_life,localvit_nano \
+	@$(VENV)/bin/nearsight compare digits --scratch-only --models deit_nano,deit_nano_life,localvit_nano \
 	  --epochs 6 --seeds 3 --img-size 16 --set model.patch_size=4 --set batch=32 --set augment.flip=0 --out runs/demo
 
 test: lint types pytest ## Linter, type checker and tests: what has to pass before a change goes in.
