@@ -1,6 +1,7 @@
 """The one class of opened models: of a run, a weight file, a bundle, or a name. A bundle is used without torch."""
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -301,8 +302,9 @@ def read_preprocessing(file: Path, about: dict[str, Any]) -> Any:
     try:
         if wrong is None:
             return get_task(about["task"]).preprocessing_from(about["input"])
-    except TypeError:  # Python would name its own arguments
-        wrong = "a setting is unknown or missing"
+    except TypeError as error:  # in Python's own words
+        named = re.search(r"'(\w+)'", str(error))
+        wrong = f"the setting {named[1]} is unknown or missing" if named else "its settings are unknown"
     except (KeyError, ValueError) as error:
         wrong = str(error).rstrip(".")
     raise ValueError(
