@@ -11,7 +11,7 @@ JOBS   ?= auto
 test: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types pytest test-timm test-oldest drills test-all format catalogue clean
+.PHONY: help setup demo test lint types pytest web-runtime test-timm test-oldest drills test-all format catalogue clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -42,6 +42,9 @@ types: $(STAMP)
 
 pytest: $(STAMP)
 	$(PY) -m pytest -n $(JOBS) --maxprocesses 8 -q
+
+web-runtime: $(STAMP) ## Take onnxruntime-web from npm, for the tests of pages that run models in the browser.
+	$(PY) -c 'from nearsight.deployment.web import find_runtime; print(find_runtime(download=True))'
 
 test-timm: $(STAMP) ## timm's own test suite over the models of this library.
 	$(PY) tests/timm_suite/run.py

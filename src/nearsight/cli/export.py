@@ -1,5 +1,6 @@
 """`nearsight export`: a model as a folder that runs in production."""
 
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ def export(
     source: Annotated[
         str, typer.Argument(metavar="RUN|MODEL", help="Folder of a finished run, a weight file, or a model's name.")
     ],
-    format: Annotated[str, typer.Option(metavar="FORMAT", help="onnx, pt2 or openvino.")] = "onnx",
+    format: Annotated[str, typer.Option(metavar="FORMAT", help="onnx, pt2, openvino, or web (a page).")] = "onnx",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder to write. Default: export-FORMAT in RUN.")
     ] = None,
@@ -24,13 +25,17 @@ def export(
         str | None,
         typer.Option(metavar="FOLDER|DATA", help="Images to verify and calibrate with. Default: the run's own."),
     ] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Quantise to 8 bits (onnx only).")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantise to 8 bits (onnx and web only).")] = False,
     margin: Annotated[
         float, typer.Option(help="Accuracy that 8 bits may cost; 0.01 is one point. More is refused.")
     ] = 0.01,
     size: Annotated[
         str | None, typer.Option(metavar="HxW", help="Size that images are shown in. Default: the model's.")
     ] = None,
+    runtime: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Unpacked onnxruntime-web for the format web.")
+    ] = None,
+    download: Annotated[bool, typer.Option("--download", help="Take onnxruntime-web from npm if need be.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a bundle that is there.")] = False,
 ) -> None:
     """Write a model as a bundle: the model, how to prepare images, and how near it is to PyTorch."""
@@ -45,11 +50,17 @@ def export(
         int8=int8,
         margin=margin,
         size=None if size is None else parse_size(size),
+        runtime=runtime,
+        download=download,
         force=force,
         progress=show_progress,
     )
     for line in summary(found):
         print(line)
+    if format == "web":
+        print(
+            f"Look at it: python -m http.server --directory {shlex.quote(str(found.folder))}, then open localhost:8000."
+        )
 
 
 def show_progress(items: Iterable[Any], title: str, total: int) -> Iterable[Any]:

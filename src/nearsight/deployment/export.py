@@ -20,6 +20,7 @@ from .calibration import CalibrationSet, find_calibration
 from .graph import Axes, Exportable, write_program
 from .quantize import Progress, Quantized, no_progress, quantize
 from .verify import TOLERANCE, Agreement, compare, compare_dense, refuse_disagreement
+from .web import find_runtime, write_page
 
 
 def open_exportable(source: str | os.PathLike[str], size: tuple[int, int] | None = None) -> Predictor:
@@ -81,8 +82,9 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-# What writing and running each kind takes beside torch.
-NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino"), "pt2": ()}
+# What writing and running each format takes beside torch.
+ONNX = ("onnx", "onnxscript", "onnxruntime")
+NEEDED = {"onnx": ONNX, "openvino": ("onnx", "onnxscript", "openvino"), "pt2": (), "web": ONNX}
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,6 +125,8 @@ def export(
     int8: bool = False,
     margin: float = 0.01,
     size: tuple[int, int] | None = None,
+    runtime: str | Path | None = None,
+    download: bool = False,
     force: bool = False,
     progress: Progress = no_progress,
 ) -> Exported:
@@ -131,11 +135,13 @@ def export(
     Args:
         source: Folder of a run, weight file, or name of a model (whose weights are random then).
         out: Folder to write; None puts it into the run's folder, or beside the weights, or here.
-        format: `onnx`, `pt2` or `openvino`.
+        format: `onnx`, `pt2`, `openvino`, or `web`: an ONNX bundle with a page that runs it in the browser.
         images: Data or a folder of images to verify and calibrate with; None takes the run's own, or two photographs.
-        int8: Whether to quantize to 8 bits; only as `onnx`.
+        int8: Whether to quantize to 8 bits; only as `onnx` or `web`.
         margin: Fraction of right predictions that 8 bits may cost.
         size: Height and width that images are shown in; None takes the model's own.
+        runtime: Of the format `web`: folder of an unpacked onnxruntime-web; None takes what was downloaded before.
+        download: Whether onnxruntime-web may be taken from npm.
         force: Whether a bundle that is there already is replaced.
         progress: Wraps what takes time, to show how far the work is.
 
@@ -154,7 +160,11 @@ def export(
         >>> found.agreements[0].top1
         1.0
     """
-    refuse_kind(format, int8, margin)
+    refuse_format(format, int8, margin)
+    if format != "web" and (runtime is not None or download):
+        raise ValueError(f"--runtime and --download are for the format web, not for {format}; leave them out.")
+    found_runtime = find_runtime(runtime, download) if format == "web" else None
+    kind = "onnx" if format == "web" else format
     predictor = open_exportable(source, size)
     folder = Path(out) if out is not None else default_folder(predictor, format, int8)
     refuse_target(folder, force)
@@ -164,34 +174,36 @@ def export(
     if int8 and calibration.calibrate is None:
         raise ValueError(f"--int8 needs images like those of the later use, not {calibration.what}; give --images.")
     with writing_bundle(folder) as part:
-        axes = write_model(predictor.model, format, part, predictor.preprocessing.size)
-        bundle = to_bundle(predictor, format, axes, int8)
+        axes = write_model(predictor.model, kind, part, predictor.preprocessing.size)
+        bundle = to_bundle(predictor, kind, axes, int8)
         agreements = check(predictor, bundle, part, calibration)
         quantized = None
         if int8:
-            quantized = shrink(part / FILES[format][0], calibration, predictor, margin, progress)
+            quantized = shrink(part / FILES[kind][0], calibration, predictor, margin, progress)
             check_runs(predictor, bundle, part, calibration)
         found = Exported(folder, bundle, calibration.what, tuple(agreements), quantized)
         write_json(part / ABOUT, describe(bundle, part))
         write_json(part / VERIFIED, report(found))
+        if found_runtime is not None:
+            write_page(part, found_runtime)
     return found
 
 
-def refuse_kind(kind: str, int8: bool, margin: float) -> None:
+def refuse_format(format: str, int8: bool, margin: float) -> None:
     """Refuse what can't be written, before any work."""
-    if kind not in FILES:
-        raise ValueError(f"There is no format {kind!r}; use {', '.join(FILES)}.")
-    if int8 and kind != "onnx":
-        raise ValueError(f"--int8 is for the format onnx, not for {kind}; leave one of them out.")
+    if format not in NEEDED:
+        raise ValueError(f"There is no format {format!r}; use {', '.join(NEEDED)}.")
+    if int8 and format not in ("onnx", "web"):
+        raise ValueError(f"--int8 is for the formats onnx and web, not for {format}; leave one of them out.")
     if not 0 <= margin <= 1:
         raise ValueError(f"--margin {margin:g} is no fraction; 0.01 stands for one point of accuracy.")
-    for package in NEEDED[kind]:
-        need(package, f"The format {kind}")
+    for package in NEEDED[format]:
+        need(package, f"The format {format}")
 
 
-def default_folder(predictor: Predictor, kind: str, int8: bool) -> Path:
+def default_folder(predictor: Predictor, format: str, int8: bool) -> Path:
     """Where a bundle goes unless somebody says otherwise."""
-    suffix = f"{kind}-int8" if int8 else kind
+    suffix = f"{format}-int8" if int8 else format
     if predictor.path is None:
         return Path(f"{predictor.name.replace('/', '-')}-{suffix}")
     return predictor.path.with_name(f"export-{suffix}")

@@ -263,8 +263,9 @@ def writing_bundle(folder: Path) -> Iterator[Path]:
     part.mkdir()
     try:
         yield part
-        for file in part.iterdir():
-            sync(file)
+        for file in part.rglob("*"):
+            if file.is_file():
+                sync(file)
         if folder.exists():
             folder.rename(old)
         part.rename(folder)
