@@ -76,9 +76,9 @@ def image(tokens: Tensor, grid: Grid) -> Tensor:
     return lattice(tokens, grid).permute(0, 3, 1, 2)
 
 
-def sequence(picture: Tensor) -> Tensor:
+def sequence(nchw: Tensor) -> Tensor:
     """Turn an image `[B, C, H, W]` into tokens `[B, H*W, C]`; a view when the image is channels-last in memory."""
-    return picture.permute(0, 2, 3, 1).flatten(1, 2)
+    return nchw.permute(0, 2, 3, 1).flatten(1, 2)
 
 
 def with_aux(tokens: Tensor, patches: Tensor, grid: Grid) -> Tensor:
@@ -155,7 +155,7 @@ def roll(nhwc: Tensor, row: int, column: int) -> Tensor:
 
 
 def indices_from(start: int, length: int, device: torch.device) -> Tensor:
-    """The places `start, start + 1, ...` around a side: `[length]`."""
+    """The indices `start, start + 1, ...` around a side: `[length]`."""
     positions = torch.arange(length, device=device) + start
     return torch.where(positions < length, positions, positions - length)
 

@@ -1,6 +1,5 @@
 """Weights of a detector's or segmenter's backbone, taken from a classifier or another such model."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,10 @@ def load_backbone(model: DenseModel, path: str | Path) -> str:
     if not file.is_file():
         raise ValueError(f"There are no weights at {file}; give a weight file or the folder of a finished run.")
     own = model.pyramid.state_dict()
-    theirs = {name: of_patches(name, tensor, own) for name, tensor in pyramid_tensors(model, file).items()}
+    theirs = pyramid_tensors(model, file)
+    for name in theirs.keys() & own.keys():
+        if name.endswith("position.table"):  # [1, aux + N, C], without the rows of tokens that our backbone lacks
+            theirs[name] = theirs[name][:, max(theirs[name].shape[1] - own[name].shape[1], 0) :]
     counters = {name for name in own if name.endswith("num_batches_tracked")}
     missing = [name for name in own if name.startswith("backbone.") and name not in theirs and name not in counters]
     wrong = [name for name in own if name in theirs and theirs[name].shape != own[name].shape]
@@ -55,17 +57,9 @@ def load_backbone(model: DenseModel, path: str | Path) -> str:
     )
 
 
-def of_patches(name: str, tensor: Tensor, own: Mapping[str, Tensor]) -> Tensor:
-    """Positions `[1, aux + N, C]` without those of tokens that our backbone lacks; other tensors as they are."""
-    if not name.endswith("position.table") or name not in own:
-        return tensor
-    return tensor[:, max(tensor.shape[1] - own[name].shape[1], 0) :]
-
-
 def part_of(name: str) -> str:
     """The part of a pyramid that a tensor is in: `backbone.head.weight` is in `head`."""
-    parts = name.removeprefix("backbone.").split(".")
-    return parts[0]
+    return name.removeprefix("backbone.").split(".")[0]
 
 
 def pyramid_tensors(model: DenseModel, file: Path) -> dict[str, Tensor]:
@@ -112,13 +106,12 @@ def tensors_of_timm(
     inner, prefix = (model.pyramid.backbone, "backbone.")
     if isinstance(getattr(inner, "model", None), nn.Module):
         inner, prefix = inner.model, "backbone.model."
-    shown = {name: listed_name(name, inner) for name in plain.state_dict()}
-    return {f"{prefix}{shown[name]}": tensor for name, tensor in plain.state_dict().items()}
-
-
-def listed_name(name: str, net: nn.Module) -> str:
-    """A tensor's name in timm's list of layers, where `stages.0.conv` may have become `stages_0.conv`."""
-    first, _, rest = name.partition(".")
-    second, _, tail = rest.partition(".")
-    children = dict(net.named_children())
-    return f"{first}_{second}.{tail}" if first not in children and f"{first}_{second}" in children else name
+    children = dict(inner.named_children())
+    tensors = {}
+    for name, tensor in plain.state_dict().items():
+        first, _, rest = name.partition(".")
+        second, _, tail = rest.partition(".")
+        if first not in children and f"{first}_{second}" in children:  # `stages.0.conv` is `stages_0.conv` in a list
+            name = f"{first}_{second}.{tail}"
+        tensors[f"{prefix}{name}"] = tensor
+    return tensors

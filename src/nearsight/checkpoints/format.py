@@ -360,15 +360,12 @@ def fit(tensors: dict[str, Tensor], old: Backbone, new: Backbone) -> dict[str, T
             raise ValueError(
                 f"The first layer is no convolution; it can't go from {old.in_chans} to {new.in_chans} channels."
             )
-        tensors[first] = adapt_channels(tensors[first], new.in_chans)
+        if old.in_chans == 3:
+            tensors[first] = adapt_input_conv(new.in_chans, tensors[first])
+        else:  # the response to equal channels is kept
+            mean = tensors[first].mean(dim=1, keepdim=True)
+            tensors[first] = mean.repeat(1, new.in_chans, 1, 1) * (old.in_chans / new.in_chans)
     return resize_state(tensors, old, new)
-
-
-def adapt_channels(weight: Tensor, channels: int) -> Tensor:
-    """A first convolution for another number of channels, its response to equal channels kept."""
-    if weight.shape[1] == 3:
-        return adapt_input_conv(channels, weight)
-    return weight.mean(dim=1, keepdim=True).repeat(1, channels, 1, 1) * (weight.shape[1] / channels)
 
 
 def read_description(path: str | Path) -> dict[str, Any]:

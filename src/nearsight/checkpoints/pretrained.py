@@ -169,9 +169,7 @@ def find_pretrained(
     if (found := next(allowed, None)) is not None:
         return found.measured()
     name = available_name(model, any_licence)
-    if name is None:
-        return None
-    if offline or is_offline():
+    if name is None or offline or is_offline():
         return None
     if download or (ask is not None and ask(question(name))):
         return get_pretrained(name)
@@ -210,13 +208,8 @@ def weight_folders() -> list[tuple[Path, Source]]:
     """Folders in which files are named after their models: the user's, and where downloads go."""
     given = os.environ.get("NEARSIGHT_WEIGHTS", "").strip()
     folders: list[tuple[Path, Source]] = [(Path(given).expanduser(), "folder")] if given else []
-    return [*folders, (own_cache(), "cache")]
-
-
-def own_cache() -> Path:
-    """Where downloads go that no folder is given for."""
-    base = os.environ.get("NEARSIGHT_CACHE", "").strip() or "~/.cache/nearsight"
-    return Path(base).expanduser() / "weights"
+    cache = os.environ.get("NEARSIGHT_CACHE", "").strip() or "~/.cache/nearsight"
+    return [*folders, (Path(cache).expanduser() / "weights", "cache")]
 
 
 def in_folder(folder: Path, source: Source) -> Iterator[Found]:
@@ -266,14 +259,14 @@ def in_caches(model: str, tag: str | None) -> Iterator[Found]:
         own = split_name(name)[1]
         if not fits(own, tag, model):
             continue
-        places: list[Path] = []
+        files: list[Path] = []
         if about.hf_hub_id:
             folder = hub / f"models--{about.hf_hub_id.replace('/', '--')}" / "snapshots"
             names = [about.hf_hub_filename] if about.hf_hub_filename else ["model.safetensors", "pytorch_model.bin"]
-            places += [file for one in names for file in sorted(folder.glob(f"*/{one}"))]
+            files += [file for one in names for file in sorted(folder.glob(f"*/{one}"))]
         if about.url:
-            places.append(checkpoints / about.url.rpartition("/")[2])
-        for file in places:
+            files.append(checkpoints / about.url.rpartition("/")[2])
+        for file in files:
             if file.suffix in ENDINGS and file.is_file():
                 yield Found(model, own, file, "cache", (about.license or UNKNOWN).lower())
 
@@ -331,8 +324,8 @@ def permits_commercial_use(licence: str) -> bool:
 
 def is_offline() -> bool:
     """Whether the environment forbids downloads, by the variable of the Hugging Face hub."""
-    said = os.environ.get("HF_HUB_OFFLINE", "").strip().upper()
-    return bool(huggingface_hub.constants.HF_HUB_OFFLINE) or said in ("1", "ON", "YES", "TRUE")
+    flag = os.environ.get("HF_HUB_OFFLINE", "").strip().upper()
+    return bool(huggingface_hub.constants.HF_HUB_OFFLINE) or flag in ("1", "ON", "YES", "TRUE")
 
 
 def available_name(model: str | None, any_licence: bool = True) -> str | None:
@@ -469,11 +462,11 @@ def get_pretrained(
     full = available_name(name)
     if full is None:
         raise ValueError(f"There are no pretrained weights of {name}; `nearsight weights` lists hosts to start from.")
-    place = Path(folder) if folder is not None else weight_folders()[0][0]
+    target = Path(folder) if folder is not None else weight_folders()[0][0]
     model, tag = split_name(full)
 
     def there() -> Pretrained | None:
-        held = (found for found in in_folder(place, "folder") if (found.model, found.tag) == (model, tag))
+        held = (found for found in in_folder(target, "folder") if (found.model, found.tag) == (model, tag))
         found = next(held, None)
         return found.measured() if found else None
 
@@ -482,10 +475,10 @@ def get_pretrained(
     if is_offline():
         raise ValueError(f"HF_HUB_OFFLINE forbids to download {full}; unset it, or get the file on another machine.")
     remote = look_up(full)
-    file = place / f"{full}{remote.ending}"
-    place.mkdir(parents=True, exist_ok=True)
-    part = place / f".{file.name}.{remote.version}.part"
-    with FileLock(place / f".{file.name}.lock"):  # others wait, and find the file
+    file = target / f"{full}{remote.ending}"
+    target.mkdir(parents=True, exist_ok=True)
+    part = target / f".{file.name}.{remote.version}.part"
+    with FileLock(target / f".{file.name}.lock"):  # others wait, and find the file
         if (found := there()) is not None:
             return found
         fetch(remote, part, progress)
@@ -498,7 +491,7 @@ def get_pretrained(
             )
         licence = licence_of(model, tag)
         note = {"name": full, "licence": licence, "origin": remote.url, "sha256": digest}
-        write_whole(place / f"{full}.json", json.dumps(note, indent=1).encode())
+        write_whole(target / f"{full}.json", json.dumps(note, indent=1).encode())
         part.replace(file)
     return Pretrained(model, tag, file, "download", licence, digest, file.stat().st_size)
 
@@ -548,8 +541,8 @@ def look_up_url(name: str, url: str) -> Remote:
     """Size of a file that is not on the hub; how its hash begins is the last part of its name."""
     try:
         request = urllib.request.Request(url, method="HEAD")
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            size = int(answer.headers["Content-Length"] or 0)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            size = int(response.headers["Content-Length"] or 0)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise unreachable(name, url, error) from None
     hashed = re.search(r"-([0-9a-f]{8,64})\.\w+$", url)
@@ -564,11 +557,8 @@ def unreachable(name: str, url: str, error: Exception) -> ValueError:
     server = urllib.parse.urlsplit(url).netloc
     if status in (401, 403, 404):  # the hub says 401 of what does not exist, too
         return ValueError(f"{server} has no {name} for you (HTTP {status}); `nearsight weights` lists hosts to have.")
-    if (
-        isinstance(error, TimeoutError)
-        or "timed out" in str(error).lower()
-        or "timeout" in type(error).__name__.lower()
-    ):
+    timed_out = "timeout" in type(error).__name__.lower() or "timed out" in str(error).lower()
+    if timed_out or isinstance(error, TimeoutError):
         reason = f"no answer in {PATIENCE} seconds"
     else:
         lines = str(error).strip().splitlines()
@@ -602,12 +592,12 @@ def fetch(remote: Remote, part: Path, progress: Callable[[int, int], None] | Non
 def receive(remote: Remote, part: Path, had: int, progress: Callable[[int, int], None] | None) -> int:
     """Append what is missing to a file; returns how many bytes it has then."""
     headers = {"Range": f"bytes={had}-"} if had else {}
-    with urllib.request.urlopen(urllib.request.Request(remote.url, headers=headers), timeout=PATIENCE) as answer:
-        if had and answer.status != 206:  # the server starts over
+    with urllib.request.urlopen(urllib.request.Request(remote.url, headers=headers), timeout=PATIENCE) as response:
+        if had and response.status != 206:  # the server starts over
             had = 0
         with part.open("r+b" if had else "wb") as file:
             file.seek(had)
-            while had < remote.size and (piece := answer.read1(PIECE)):
+            while had < remote.size and (piece := response.read1(PIECE)):
                 file.write(piece)
                 had += len(piece)
                 if progress is not None:

@@ -39,7 +39,8 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], path: Path, *, fresh_head
         WeightFileError: The tensors are those of another model.
     """
     own = model.state_dict()
-    heads = classifier_names(model) if fresh_head else ()
+    heads = (getattr(model, "pretrained_cfg", None) or {}).get("classifier", ()) if fresh_head else ()
+    heads = (heads,) if isinstance(heads, str) else heads
     tensors = dict(tensors)
     if tensors.keys() - own.keys():  # a release under names that timm translates
         tensors = filtered_by_timm(model, tensors)
@@ -52,20 +53,16 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], path: Path, *, fresh_head
             f"{path} does not fit the model: {len(missing)} tensors are missing and {len(unknown)} unknown "
             f"(such as {sorted(missing | unknown)[0]})."
         )
-    if [name for name in own if own[name].shape != tensors[name].shape]:
-        tensors = resized_by_timm(model, tensors, own)
-    if wrong := [name for name in sorted(own) if own[name].shape != tensors[name].shape]:
+    wrong = [name for name in sorted(own) if own[name].shape != tensors[name].shape]
+    if wrong:  # as the filter of the model's own file in timm resizes them
+        changed = filtered_by_timm(model, tensors)
+        tensors |= {n: changed[n] for n in wrong if n in changed and changed[n].shape == own[n].shape}
+        wrong = [name for name in wrong if own[name].shape != tensors[name].shape]
+    if wrong:
         shapes = f"{tuple(tensors[wrong[0]].shape)} instead of {tuple(own[wrong[0]].shape)}"
         raise WeightFileError(f"{path} does not fit the model: {wrong[0]} has the shape {shapes}.")
     model.load_state_dict(tensors)
     return model
-
-
-def resized_by_timm(model: nn.Module, tensors: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, those of other shapes as the filter of the model's own file in timm resizes them."""
-    changed = filtered_by_timm(model, tensors)
-    fitting = {name: value for name, value in changed.items() if name in own and own[name].shape == value.shape}
-    return tensors | {name: fitting[name] for name in fitting if tensors[name].shape != own[name].shape}
 
 
 def filtered_by_timm(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -77,14 +74,8 @@ def filtered_by_timm(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, 
         return tensors
 
 
-def classifier_names(model: nn.Module) -> tuple[str, ...]:
-    """Names of the layers that classify."""
-    names = (getattr(model, "pretrained_cfg", None) or {}).get("classifier", ())
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
 def fit_stem(model: nn.Module, img_size: int) -> int:
-    """Let a ConvNet that shrinks images 32-fold keep a last map of two places or more; returns how many steps it lost.
+    """Let a ConvNet that shrinks images 32-fold keep a last map of 2x2 cells or more; returns how many steps it lost.
 
     Its first layers with stride 2 get stride 1, as is usual for ResNets on images of 32 pixels. Weights stay as they
     are.

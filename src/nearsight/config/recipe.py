@@ -1,6 +1,7 @@
 """A recipe: everything that decides how a model is trained, as strictly typed values, each with its range."""
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
@@ -9,31 +10,55 @@ LARGEST_SEED = 2**63 - 1  # torch takes no larger ones everywhere
 MOST_EPOCHS = 100_000
 
 
-def check_range(pair: tuple[float, float]) -> tuple[float, float]:
-    """Refuse a smallest and largest value that are not above 0 and in this order."""
-    if not 0 < pair[0] <= pair[1] <= 100:
-        raise ValueError("the first of the two numbers must be above 0 and not above the second, which is at most 100")
-    return pair
+def ensure(holds: Callable[[Any], bool], sentence: str) -> AfterValidator:
+    """A validator that refuses values for which a condition does not hold."""
+
+    def check(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(sentence)
+        return value
+
+    return AfterValidator(check)
 
 
-def check_fractions(fractions: tuple[float, ...]) -> tuple[float, ...]:
-    """Refuse fractions that do not rise between 0 and 1."""
-    if list(fractions) != sorted(set(fractions)) or not all(0 < one < 1 for one in fractions):
-        raise ValueError("the numbers must lie between 0 and 1 and rise, such as [0.3, 0.6, 0.9]")
-    return fractions
-
-
-def check_positive(numbers: tuple[float, ...]) -> tuple[float, ...]:
-    """Refuse weights that are not above 0."""
-    if not numbers or min(numbers) <= 0:
-        raise ValueError("give one number above 0 for each class")
-    return numbers
-
-
-# YAML has lists where Python has tuples.
-Range = Annotated[tuple[float, float], Strict(False), AfterValidator(check_range)]
-Fractions = Annotated[tuple[float, ...], Strict(False), AfterValidator(check_fractions)]
-Weights = Annotated[tuple[float, ...], Strict(False), AfterValidator(check_positive)]
+# `Strict(False)`, because YAML has lists where Python has tuples.
+Range = Annotated[
+    tuple[float, float],
+    Strict(False),
+    ensure(
+        lambda pair: 0 < pair[0] <= pair[1] <= 100,
+        "the first of the two numbers must be above 0 and not above the second, which is at most 100",
+    ),
+]
+Fractions = Annotated[
+    tuple[float, ...],
+    Strict(False),
+    ensure(
+        lambda fractions: list(fractions) == sorted(set(fractions)) and all(0 < one < 1 for one in fractions),
+        "the numbers must lie between 0 and 1 and rise, such as [0.3, 0.6, 0.9]",
+    ),
+]
+Weights = Annotated[
+    tuple[float, ...],
+    Strict(False),
+    ensure(lambda numbers: numbers and min(numbers) > 0, "give one number above 0 for each class"),
+]
+Sides = Annotated[
+    tuple[int, ...],
+    Strict(False),
+    ensure(
+        lambda sides: sides and min(sides) >= 16 and max(sides) <= 8192,
+        "give one side or more, each of at least 16 and at most 8192 pixels",
+    ),
+]
+SidePair = Annotated[
+    tuple[int, int],
+    Strict(False),
+    ensure(
+        lambda pair: 16 <= pair[0] <= pair[1] <= 8192,
+        "the first of the two sides must be at least 16 and not above the second, at most 8192",
+    ),
+]
 Texts = Annotated[tuple[str, ...], Strict(False)]
 
 
@@ -41,25 +66,6 @@ class ConfigBase(BaseModel):
     """Settings that belong together; unknown keys are refused, and so are values of another type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
-
-
-def check_sides(sides: tuple[int, ...]) -> tuple[int, ...]:
-    """Refuse sides that are none, or smaller than any model could use."""
-    if not sides or min(sides) < 16 or max(sides) > 8192:
-        raise ValueError("give one side or more, each of at least 16 and at most 8192 pixels")
-    return sides
-
-
-def check_pair(pair: tuple[int, int]) -> tuple[int, int]:
-    """Refuse a smallest and largest side that are not in this order."""
-    if not 16 <= pair[0] <= pair[1] <= 8192:
-        raise ValueError("the first of the two sides must be at least 16 and not above the second, at most 8192")
-    return pair
-
-
-# YAML has lists where Python has tuples.
-Sides = Annotated[tuple[int, ...], Strict(False), AfterValidator(check_sides)]
-SidePair = Annotated[tuple[int, int], Strict(False), AfterValidator(check_pair)]
 
 
 class DenseAugment(ConfigBase):

@@ -53,17 +53,13 @@ def explain(error: ValidationError, settings: Mapping[str, Any]) -> str:
     # Of a setting that takes one thing or another, each has its mistake; ours says most.
     ours = [m["msg"] for m in mistakes if m["type"] == "value_error" and known_part([*map(str, m["loc"])]) == key]
     reason = ours[0].removeprefix("Value error, ") if ours else ""
-    if reason and (not key or is_config(key)):
+    is_section = key in Recipe.model_fields and config_type(Recipe.model_fields[key]) is not None
+    if reason and (not key or is_section):
         return f"{reason}."
-    return f"{key} = {show(value_at(settings, key))} won't do; {reason or 'it takes ' + takes(field_of(key))}."
-
-
-def value_at(settings: Mapping[str, Any], key: str) -> Any:
-    """What settings hold under a dotted key."""
     value: Any = settings
     for name in key.split("."):
         value = value[name]
-    return value
+    return f"{key} = {show(value)} won't do; {reason or 'it takes ' + takes(field_of(key))}."
 
 
 def show(value: Any) -> str:
@@ -95,17 +91,12 @@ def nearest(path: list[str]) -> str | None:
 
 
 def known_part(path: list[str]) -> str:
-    """The dotted key of a setting, without places inside its value (`crop_scale.0`) and branches of its type."""
+    """The dotted key of a setting, without indices inside its value (`crop_scale.0`) and branches of its type."""
     known = {*setting_keys(), *Recipe.model_fields}
     for end in range(len(path), 0, -1):
         if (key := ".".join(path[:end])) in known:
             return key
     return ""
-
-
-def is_config(key: str) -> bool:
-    """Whether a key is that of a section."""
-    return key in Recipe.model_fields and config_type(Recipe.model_fields[key]) is not None
 
 
 def config_type(field: FieldInfo) -> type[ConfigBase] | None:
@@ -147,12 +138,8 @@ def takes(field: FieldInfo) -> str:
         >>> takes(field_of("optimizer.momentum")), takes(field_of("patience"))
         ('a number of at least 0 and below 1', 'a whole number of at least 1 and at most 100000, or null')
     """
-    return wording(field.annotation) + bounds(field.metadata) + (", or null" if may_be_none(field) else "")
-
-
-def may_be_none(field: FieldInfo) -> bool:
-    """Whether a setting may be null."""
-    return type(None) in get_args(field.annotation)
+    null = ", or null" if type(None) in get_args(field.annotation) else ""
+    return wording(field.annotation) + bounds(field.metadata) + null
 
 
 def wording(kind: Any) -> str:

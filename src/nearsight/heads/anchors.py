@@ -1,4 +1,4 @@
-"""Anchors: the boxes that a detector starts from, at every place of every level."""
+"""Anchors: the boxes that a detector starts from, at every position of every level."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,7 +53,7 @@ class LevelAnchors(AnchorGenerator):
         return torch.stack((-width, -height, width, height), dim=1)
 
     def on(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        """The anchors of each level's map `[B, C, H, W]`: `[H * W * anchors of a place, 4]`."""
+        """The anchors of each level's map `[B, C, H, W]`: `[H * W * anchors of a position, 4]`."""
         self.set_cell_anchors(torch.float32, maps[0].device)
         found = []
         for level, stride, cell in zip(maps, self.strides, self.cell_anchors, strict=True):

@@ -60,11 +60,11 @@ class HeadModule(nn.Module):
         raise NotImplementedError
 
 
-def octaves(finest: int, count: int) -> tuple[int, ...]:
+def strides_from(finest: int, count: int) -> tuple[int, ...]:
     """`count` strides from the finest one on, each twice the one before.
 
     Example:
-        >>> octaves(4, 3)
+        >>> strides_from(4, 3)
         (4, 8, 16)
     """
     if finest < 1 or finest & (finest - 1) or count < 1:

@@ -1,4 +1,4 @@
-"""The layers of DETR: an encoder over a map, a decoder over queries, and positions of places."""
+"""DETR: an encoder over a map, a decoder over queries, and a loss after one-to-one matching."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from torchvision.ops.boxes import remove_small_boxes
 from ..lattice import Grid, sequence
 from ..parts import Life
 from ..parts.slots import Site
-from .base import DenseHead, HeadModule, octaves
+from .base import DenseHead, HeadModule, strides_from
 from .image_list import SMALLEST, ImageList, Target, check_objects, detection
 from .pyramid import Levels, Task
 
@@ -91,10 +91,10 @@ def feed_forward(head: "Detr") -> nn.Module:
 
 
 def sine_positions(valid: Tensor, dim: int) -> Tensor:
-    """Sines and cosines of row and column, counted over the places of the image alone and scaled to a full turn.
+    """Sines and cosines of row and column, counted over the positions of the image alone and scaled to a full turn.
 
     Args:
-        valid: Which places belong to the image: `[B, h, w]`.
+        valid: Which positions belong to the image: `[B, h, w]`.
         dim: Width, half for the row and half for the column.
 
     Returns:
@@ -179,7 +179,7 @@ class Detr(DenseHead):
     """DETR.
 
     Attributes:
-        stride: Stride of the map whose places are the encoder's tokens.
+        stride: Stride of the map whose positions are the encoder's tokens.
         encoder: What feeds the encoder's attention (LIFE, section 4.2.2): `plain` the tokens themselves (EncDec),
             `linear` a linear layer (EncDec-Linear), `life` LIFE's cascade of convolutions (EncDec-LIFE).
         dim: Width of the tokens.
@@ -209,7 +209,7 @@ class Detr(DenseHead):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        return octaves(self.stride, 1)
+        return strides_from(self.stride, 1)
 
     def build(self, levels: Levels, num_classes: int, masks: bool) -> HeadModule:
         if self.dim % 4 or self.dim % self.heads or self.decoder_layers < 1 or self.queries < 1:
@@ -222,7 +222,7 @@ class Detr(DenseHead):
 
 
 class DetrModule(HeadModule):
-    """Encoder over the map's places, decoder over the queries, and two small heads on the queries."""
+    """Encoder over the map's positions, decoder over the queries, and two small heads on the queries."""
 
     def __init__(self, head: Detr, levels: Levels, num_classes: int):
         super().__init__()
@@ -272,7 +272,7 @@ class DetrModule(HeadModule):
 
         Args:
             level: The map.
-            valid: Which of its places belong to the image `[B, h, w]`.
+            valid: Which of its positions belong to the image `[B, h, w]`.
         """
         grid = Grid(*level.shape[-2:])
         positions = sine_positions(valid, self.settings.dim)
@@ -287,7 +287,7 @@ class DetrModule(HeadModule):
         return predictions
 
     def valid_positions(self, level: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
-        """Which places of a map begin inside of images of these sizes: `[len(sizes), h, w]`."""
+        """Which positions of a map begin inside of images of these sizes: `[len(sizes), h, w]`."""
         down = torch.arange(level.shape[-2], device=level.device) * self.stride
         along = torch.arange(level.shape[-1], device=level.device) * self.stride
         rows = [(down < height)[:, None] & (along < width) for height, width in sizes]

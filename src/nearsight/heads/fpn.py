@@ -13,7 +13,7 @@ class Fpn(nn.Module):
 
     Levels that the backbone has are merged from coarse to fine. Finer ones are made by 2x2 transposed convolutions on
     the finest merged map (LightViT's neck: stride 4 of a backbone that begins with 8); coarser ones behind them by
-    taking every second place (`pool`, as in Mask R-CNN) or by convolutions on the backbone's last map (`conv`, as in
+    taking every second position (`pool`, as in Mask R-CNN) or by convolutions on the backbone's last map (`conv`, as in
     RetinaNet).
 
     Args:
@@ -38,7 +38,7 @@ class Fpn(nn.Module):
         self, given: Levels, width: int, finest: int, count: int | None = None, extra: Literal["pool", "conv"] = "pool"
     ):
         super().__init__()
-        finer = max(given.octaves[0].bit_length() - finest.bit_length(), 0)
+        finer = max(given.round_strides[0].bit_length() - finest.bit_length(), 0)
         self.used = len(given.strides) if count is None else min(len(given.strides), max(count - finer, 1))
         strides = [given.strides[0] / 2**step for step in range(finer, 0, -1)] + [*given.strides[: self.used]]
         self.laterals = nn.ModuleList(nn.Conv2d(channels, width, 1) for channels in given.channels[: self.used])

@@ -2,7 +2,7 @@
 
 What is left of boxes that overlap, and how many of them belong to a level, depends on the image; a graph in which
 sizes depend on numbers can hardly be recorded. These two operators hide that: one marks boxes instead of leaving some
-out, the other gives every box its place in the result. `deployment.onnx` knows how to say them in ONNX.
+out, the other gives every box its row of the result. `deployment.onnx` knows how to say them in ONNX.
 """
 
 from collections.abc import Sequence
@@ -51,10 +51,10 @@ def pool_levels(
     Args:
         levels: Maps `[1, C, H_i, W_i]`.
         boxes: `[n, 4]` in pixels of the image.
-        places: Number of each box's level `[n]`.
-        scales: Places of a level in a pixel, of each.
-        side: Places along a side of the result.
-        samples: Points, in each direction, that a place of the result is the mean of.
+        levels_of: Number of each box's level `[n]`.
+        scales: Cells of a level in a pixel, of each.
+        side: Cells along a side of the result.
+        samples: Points, in each direction, that a cell of the result is the mean of.
 
     Returns:
         `[n, C, side, side]`.

@@ -40,23 +40,23 @@ class Levels:
 
     Attributes:
         channels: Width of each map.
-        strides: Pixels between neighbouring places of each map.
+        strides: Pixels between neighbouring positions of each map.
     """
 
     channels: tuple[int, ...]
     strides: tuple[float, ...]
 
     @property
-    def octaves(self) -> tuple[int, ...]:
+    def round_strides(self) -> tuple[int, ...]:
         """The power of two next to each stride: 16 for patches of 14 pixels."""
-        return tuple(octave(stride) for stride in self.strides)
+        return tuple(round_stride(stride) for stride in self.strides)
 
 
-def octave(stride: float) -> int:
+def round_stride(stride: float) -> int:
     """The power of two next to a stride.
 
     Example:
-        >>> octave(14), octave(3.5)
+        >>> round_stride(14), round_stride(3.5)
         (16, 4)
     """
     return 2 ** round(math.log2(stride))
@@ -69,7 +69,7 @@ class Pyramid(nn.Module):
 
     Attributes:
         channels: Width of each map.
-        strides: Pixels between neighbouring places of each map.
+        strides: Pixels between neighbouring positions of each map.
         multiple: Height and width of the images must divide by it.
     """
 
@@ -103,7 +103,7 @@ def make_pyramid(
     """
     if isinstance(backbone, TimmBackbone):
         return TimmPyramid(backbone, strides)
-    if len(backbone.stages) > 1 and (strides is None or set(strides) & set(map(octave, backbone.strides))):
+    if len(backbone.stages) > 1 and (strides is None or set(strides) & set(map(round_stride, backbone.strides))):
         return StagePyramid(backbone, task, strides)
     return SpreadPyramid(backbone, strides)
 
@@ -112,7 +112,7 @@ class StagePyramid(FeaturePyramid, Pyramid):
     """The maps behind the stages of a backbone of ours."""
 
     def __init__(self, spec: BackboneSpec, task: Task, strides: Sequence[int] | None):
-        wanted = [i for i, s in enumerate(spec.strides) if strides is None or octave(s) in strides]
+        wanted = [i for i, s in enumerate(spec.strides) if strides is None or round_stride(s) in strides]
         first, last = (wanted[-1] if strides is None else wanted[0]), wanted[-1]
         norms = {level: kind for level, kind in released_norms(spec, task).items() if first <= level <= last}
         super().__init__(Backbone(without_late_tokens(spec), num_classes=0), norms, first, last)
@@ -143,8 +143,8 @@ class TimmPyramid(Pyramid):
         info = list(features_of(backbone, "meta").feature_info)
         found = Levels(tuple(row["num_chs"] for row in info), tuple(row["reduction"] for row in info))
         indices = [row["index"] for row in info]
-        kept = [index for index, size in enumerate(found.octaves) if strides is None or size in strides]
-        stepped = len(set(found.octaves)) == len(found.octaves) > 1 and bool(kept)
+        kept = [index for index, size in enumerate(found.round_strides) if strides is None or size in strides]
+        stepped = len(set(found.round_strides)) == len(found.round_strides) > 1 and bool(kept)
         if not stepped or strides is None:
             kept = [len(info) - 1]
         self.backbone = features_of(backbone, out_indices=[indices[index] for index in kept])
@@ -193,7 +193,7 @@ class SimplePyramid(nn.Module):
 
     def __init__(self, channels: int, stride: float, strides: Sequence[int] | None):
         super().__init__()
-        own = octave(stride)
+        own = round_stride(stride)
         wanted = [own] if strides is None else [s for s in strides if s <= max(COARSEST, own)] or [min(strides)]
         self.steps = [int(math.log2(size / own)) for size in wanted]  # halvings; below 0, doublings
         self.scales = nn.ModuleList(nn.Sequential(*doublings(channels, -step)) for step in self.steps)

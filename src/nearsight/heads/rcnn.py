@@ -1,4 +1,4 @@
-"""One stage of Mask R-CNN or its cascade: what is in a box, and how the box should move."""
+"""Mask R-CNN and its cascade: proposals, then stages that say what is in a box, how it should move, and its mask."""
 
 import math
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from torchvision.ops.boxes import remove_small_boxes
 from torchvision.ops.poolers import initLevelMapper
 
 from .anchors import LevelAnchors
-from .base import DenseHead, HeadModule, octaves
+from .base import DenseHead, HeadModule, strides_from
 from .fpn import Fpn
 from .graph import centred_inside, clipped, large_enough, most, nms_keep, pool_levels
 from .image_list import SMALLEST, ImageList, Target, check_objects, detection
-from .pyramid import Levels, Task, octave
+from .pyramid import Levels, Task, round_stride
 
 GIOU_WEIGHT = 10.0
 
@@ -188,14 +188,14 @@ class BoxPredictor(nn.Module):
 
 
 def level_pool(strides: Sequence[float], side: int, anchor_scale: float, samples: int) -> Any:
-    """Pools boxes to `side` x `side` places from levels of known strides.
+    """Pools boxes to `side` x `side` cells from levels of known strides.
 
     A box goes to the level of its size: one of 224 pixels to stride 16 where anchors have 8 strides, as in FPN.
     torchvision would guess the strides from the first batch it sees.
     """
     pool = MultiScaleRoIAlign([str(index) for index in range(len(strides))], side, sampling_ratio=samples)
     pool.scales = [1 / stride for stride in strides]
-    first = octave(strides[0]).bit_length() - 1
+    first = round_stride(strides[0]).bit_length() - 1
     scale = round(28 * anchor_scale)
     pool.map_levels = initLevelMapper(first, first + len(strides) - 1, canonical_scale=scale, canonical_level=4)
     return pool
@@ -208,7 +208,7 @@ def pool_from(pool: Any, levels: list[Tensor], boxes: Tensor) -> Tensor:
 
 
 class MaskStage(nn.Module):
-    """Pools boxes of 14 x 14 places and says for each of 28 x 28 whether it belongs to the object."""
+    """Pools boxes of 14 x 14 cells and says for each of 28 x 28 whether it belongs to the object."""
 
     def __init__(self, head: "MaskRcnn", strides: Sequence[float], num_classes: int):
         super().__init__()
@@ -256,7 +256,7 @@ class MaskStage(nn.Module):
 def draw_mask(mask: Tensor, probability: Tensor, box: list[float]) -> None:
     """Set the pixels of `mask` `[height, width]` whose centres read half or more of a box's `probability` `[m, m]`.
 
-    It is read between the places, not at rounded ones as in torchvision, which shifts objects of a few pixels.
+    It is read between the cells, not at rounded ones as in torchvision, which shifts objects of a few pixels.
 
     Example:
         >>> mask = torch.zeros(3, 5, dtype=torch.bool)
@@ -361,7 +361,7 @@ class MaskRcnn(DenseHead):
         candidates: Proposals of a level before overlapping ones are left out, in training and in evaluation.
         proposals: Proposals of an image, in training and in evaluation.
         rois: Boxes of an image that are judged in training.
-        samples: Points, in each direction, that a place of a pooled box is the mean of.
+        samples: Points, in each direction, that a cell of a pooled box is the mean of.
         score_threshold: Weaker detections are left out.
         nms_threshold: Of two boxes of a class that overlap more, the weaker is left out.
         detections: Detections of an image at most.
@@ -386,7 +386,7 @@ class MaskRcnn(DenseHead):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        return octaves(self.finest, self.levels)
+        return strides_from(self.finest, self.levels)
 
     def box_stages(self) -> tuple[BoxStageSettings, ...]:
         """How each stage judges boxes."""

@@ -12,7 +12,7 @@ from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image
 from torchvision.ops.boxes import remove_small_boxes
 
 from .anchors import LevelAnchors
-from .base import DenseHead, HeadModule, octaves
+from .base import DenseHead, HeadModule, strides_from
 from .fpn import Fpn
 from .graph import centred_inside
 from .image_list import SMALLEST, ImageList, Target, check_objects, detection
@@ -53,7 +53,7 @@ class Retina(DenseHead):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        return octaves(self.finest, self.levels)
+        return strides_from(self.finest, self.levels)
 
     def build(self, levels: Levels, num_classes: int, masks: bool) -> HeadModule:
         return RetinaModule(self, levels, num_classes)

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..plots.overlays import IGNORE_INDEX
-from .base import DenseHead, HeadModule, octaves
+from .base import DenseHead, HeadModule, strides_from
 from .fpn import Fpn
 from .image_list import ImageList, stack_maps
 from .pyramid import Levels, Task
 
-UP_TO = 8  # octaves that a backbone's maps can span
+UP_TO = 8  # levels that a backbone's maps can span
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SemanticFpn(DenseHead):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        return octaves(self.finest, UP_TO)
+        return strides_from(self.finest, UP_TO)
 
     def build(self, levels: Levels, num_classes: int, masks: bool) -> HeadModule:
         return SemanticFpnModule(self, levels, num_classes)
@@ -52,8 +52,8 @@ class UperNet(DenseHead):
         channels: Width of the maps.
         pools: Sides of the grids that the last map is averaged over.
         dropout: Fraction of channels left out in front of the classifier, in training.
-        helper_channels: Width of the helper in training, a classifier on the last map but one (FCN).
-        helper_weight: Fraction of the helper in the loss; 0 for no helper.
+        helper_channels: Width of the auxiliary head in training, a classifier on the last map but one (FCN).
+        helper_weight: Weight of the auxiliary head in the loss; 0 for none.
     """
 
     finest: int = 4
@@ -67,7 +67,7 @@ class UperNet(DenseHead):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        return octaves(self.finest, UP_TO)
+        return strides_from(self.finest, UP_TO)
 
     def build(self, levels: Levels, num_classes: int, masks: bool) -> HeadModule:
         return UperNetModule(self, levels, num_classes)
@@ -75,7 +75,7 @@ class UperNet(DenseHead):
 
 @dataclass(frozen=True)
 class LinearHead(DenseHead):
-    """LIFE's head (section 4.2.3): one linear layer on each place of the backbone's last map, then interpolation."""
+    """LIFE's head (section 4.2.3): one linear layer on each position of the backbone's last map, then interpolation."""
 
     task: ClassVar[Task] = "segment"
 
@@ -151,16 +151,14 @@ class UperNetModule(Segmenter):
         self.join = nn.Sequential(*unit(len(levels.channels) * width, width, 3))
         self.dropout = nn.Dropout2d(head.dropout)
         self.classifier = nn.Conv2d(width, num_classes, 1)
-        self.helper = self.make_helper(head, levels) if head.helper_weight else None
-
-    def make_helper(self, head: UperNet, levels: Levels) -> nn.Module:
-        """The classifier that only training uses."""
-        before_last = levels.channels[max(len(levels.channels) - 2, 0)]
-        return nn.Sequential(
-            *unit(before_last, head.helper_channels, 3),
-            nn.Dropout2d(head.dropout),
-            nn.Conv2d(head.helper_channels, self.num_classes, 1),
-        )
+        self.helper: nn.Module | None = None
+        if head.helper_weight:  # the auxiliary head, which only training uses
+            before_last = levels.channels[max(len(levels.channels) - 2, 0)]
+            self.helper = nn.Sequential(
+                *unit(before_last, head.helper_channels, 3),
+                nn.Dropout2d(head.dropout),
+                nn.Conv2d(head.helper_channels, num_classes, 1),
+            )
 
     def classify(self, maps: list[Tensor]) -> Tensor:
         last = maps[-1]
@@ -177,9 +175,9 @@ class UperNetModule(Segmenter):
         prediction = super().forward(maps, image_list, targets)
         if targets is None or self.helper is None:
             return prediction
-        helped = enlarge(self.helper(maps[max(len(maps) - 2, 0)]), image_list.shape)
+        auxiliary = enlarge(self.helper(maps[max(len(maps) - 2, 0)]), image_list.shape)
         wanted = stack_maps(targets, image_list, self.num_classes)
-        return prediction | {"helper": self.helper_weight * pixel_loss(helped, wanted)}
+        return prediction | {"helper": self.helper_weight * pixel_loss(auxiliary, wanted)}
 
 
 class LinearModule(Segmenter):
@@ -205,7 +203,7 @@ class GridMean(nn.AdaptiveAvgPool2d):
 
 
 def cells(length: int, count: int) -> Tensor:
-    """The matrix `[count, length]` that averages a line of places over `count` cells, which may overlap by one.
+    """The matrix `[count, length]` that averages a line of cells over `count` cells, which may overlap by one.
 
     Example:
         >>> cells(3, 2)
@@ -244,7 +242,7 @@ def convolutions(in_channels: int, channels: int, count: int) -> Iterator[nn.Mod
 
 
 def enlarge(level: Tensor, size: Sequence[int]) -> Tensor:
-    """A map `[B, C, h, w]` on another grid, read between its places."""
+    """A map `[B, C, h, w]` on another grid, read between its cells."""
     return F.interpolate(level, size=tuple(size), mode="bilinear", align_corners=False)
 
 

@@ -122,7 +122,9 @@ def refuse_giant(model: "Backbone") -> None:
     sides = [value for part in iter_parts(spec) for value in vars(part).values() if isinstance(value, int | float)]
     largest = max(sides, default=1)  # a ratio, a window, a kernel, heads
     stages = [stage.dim * max(stage.depth * stage.dim, tokens, model.num_classes) for stage in spec.stages]
-    if max(*stages, max(stage.depth for stage in spec.stages) * largest**2) <= ORDINARY or is_meta():
+    if max(*stages, max(stage.depth for stage in spec.stages) * largest**2) <= ORDINARY:
+        return
+    if torch.empty(0).is_meta:  # tensors take no memory at present
         return
     with torch.device("meta"):
         twin = Backbone(spec, img_size=model.img_size, in_chans=model.in_chans, num_classes=model.num_classes)
@@ -135,11 +137,6 @@ def refuse_giant(model: "Backbone") -> None:
             f"pixels has {numbers:,} numbers, which take {4 * numbers / 1e9:,.0f} GB of memory; "
             f"{free / 1e9:,.1f} GB are free. Make it smaller."
         )
-
-
-def is_meta() -> bool:
-    """Whether tensors are made without memory at present."""
-    return torch.empty(0).is_meta
 
 
 class Backbone(nn.Module):
@@ -190,7 +187,8 @@ class Backbone(nn.Module):
         self.drop_path_rate = settings.drop_path_rate
         refuse_giant(self)
 
-        self.embed: EmbedModule = register_notrace(spec.embed.build(spec.stages[0].dim, in_chans, self.img_size))
+        self.embed: EmbedModule = spec.embed.build(spec.stages[0].dim, in_chans, self.img_size)
+        register_notrace_module(type(self.embed))  # one node for torch.fx: its grid follows the image
         self.embed.in_chans = in_chans
         self.stages: Any = nn.ModuleList(self._make_stages())  # of StageModule
         width = spec.stages[-1].dim
@@ -260,7 +258,7 @@ class Backbone(nn.Module):
         return tokens if self.num_prefix_tokens else image(tokens, grid)
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Pool what `forward_features` returned, and classify it: `[B, num_classes]`; without pooling, every place."""
+        """Pool what `forward_features` returned, and classify it: `[B, num_classes]`; not pooled, each position."""
         pooled = self.head_drop(self._pool(features))
         if self.head_dist is None:
             return pooled if pre_logits else self._classify(pooled)
@@ -444,12 +442,6 @@ class Neck(nn.Module):
         return self.act(self.norm(self.proj(tokens)))
 
 
-def register_notrace(module: EmbedModule) -> EmbedModule:
-    """Let torch.fx treat the embedding as one node: its grid follows the image."""
-    register_notrace_module(type(module))
-    return module
-
-
 @dataclass(frozen=True)
 class ModelSettings:
     """What a backbone is given beside its spec; see there."""
@@ -522,7 +514,7 @@ class FeaturePyramid(nn.Module):
 
     Attributes:
         channels: Width of each map.
-        strides: Pixels between neighbouring places of each map.
+        strides: Pixels between neighbouring positions of each map.
 
     Example:
         >>> import torch

@@ -73,9 +73,7 @@ def count_macs(model: nn.Module, *inputs: Any) -> int:
     return counter.flops // 2 + sum(reported)
 
 
-def deformable_flops(
-    picture: Sequence[int], weight: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any
-) -> int:
+def deformable_flops(nchw: Sequence[int], weight: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any) -> int:
     """As an ordinary convolution, from the shapes `[B, in, H, W]`, `[out, in / groups, h, w]` and `[B, out, H, W]`."""
     return 2 * math.prod(weight) * out_shape[0] * math.prod(out_shape[2:])
 

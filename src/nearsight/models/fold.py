@@ -38,10 +38,13 @@ def fold(model: Model) -> Model:
         folded = copy.deepcopy(model).eval().requires_grad_(False)
         for module in list(folded.modules()):
             merge_sequence(module)
-            drop_dropouts(module)
+            for name, child in module.named_children():
+                if isinstance(child, (_DropoutNd, DropPath)):  # they only act in training
+                    setattr(module, name, nn.Identity())
             if not getattr(module, "folded", False):  # a folded model is only copied
                 module.folded = True  # type: ignore[assignment]
-                getattr(module, "fold_in_place", do_nothing)()
+                if hasattr(module, "fold_in_place"):
+                    module.fold_in_place()  # type: ignore[operator]
     return folded
 
 
@@ -54,14 +57,3 @@ def merge_sequence(module: nn.Module) -> None:
         plain = type(layer) in (nn.Linear, nn.Conv2d)  # a subclass may do something else with its weights
         if plain and getattr(norm, "running_mean", None) is not None:
             module[index + 1] = fold_norm(norm, behind=layer)  # type: ignore[arg-type]
-
-
-def drop_dropouts(module: nn.Module) -> None:
-    """Put the identity in the place of children that only act in training."""
-    for name, child in module.named_children():
-        if isinstance(child, (_DropoutNd, DropPath)):
-            setattr(module, name, nn.Identity())
-
-
-def do_nothing() -> None:
-    """Of modules that have no shorter form."""

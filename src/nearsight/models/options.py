@@ -39,7 +39,10 @@ def apply_options(name: str, spec: BackboneSpec, options: Mapping[str, Any]) -> 
     for option, value in left.items():
         changed = set_field(spec, option, value)
         if changed is None:
-            raise TypeError(unknown_option(name, spec, option))
+            known = sorted({*OF_SPEC, *(f.name for part in iter_parts(spec) for f in fields(part))})
+            near = get_close_matches(option, [*known, *OF_BACKBONE], 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{name} has no option {option!r}.{hint} It takes {', '.join(known)}.")
         spec = changed
     check_fields(spec)
     return spec if spec.embed == embed else fit_inner(spec)
@@ -72,14 +75,14 @@ def fill_slot(spec: BackboneSpec, slot: str, given: Any) -> BackboneSpec:
     count = len(spec.stages)
     per_stage = spread(slot, given, count) if isinstance(given, (tuple, list)) else [given] * count
     stages = list(spec.stages)
-    for index, wish in enumerate(per_stage):
+    for index, wanted in enumerate(per_stage):
         stage = stages[index]
         absent = (
             stage.merge is None if slot == "merge" else not isinstance(given, (tuple, list)) and stage.mixer is None
         )
         if absent and slot in ("merge", "mixer", "qkv"):
             continue
-        part = choose(slot, wish, PARTS[slot], SLOT_TYPES[slot], Context(spec, index))
+        part = choose(slot, wanted, PARTS[slot], SLOT_TYPES[slot], Context(spec, index))
         stages[index] = replace(stage, **{slot: part})
     return replace(spec, stages=tuple(stages))
 
@@ -88,13 +91,13 @@ def set_positions(spec: BackboneSpec, given: Any) -> BackboneSpec:
     """Other absolute positions: where the model has some, at its entry if it has none, or of each stage its own."""
     count = len(spec.stages)
     if isinstance(given, (tuple, list)):
-        wishes = dict(enumerate(spread("position", given, count)))
+        wanted = dict(enumerate(spread("position", given, count)))
     else:
-        placed = [index for index, stage in enumerate(spec.stages) if stage.position] or [0]
-        wishes = dict.fromkeys(placed, given)
+        present = [index for index, stage in enumerate(spec.stages) if stage.position] or [0]
+        wanted = dict.fromkeys(present, given)
     stages = [
-        replace(stage, position=choose("position", wishes[index], POSITIONS, Position, stage))
-        if index in wishes
+        replace(stage, position=choose("position", wanted[index], POSITIONS, Position, stage))
+        if index in wanted
         else stage
         for index, stage in enumerate(spec.stages)
     ]
@@ -212,11 +215,3 @@ def set_field(spec: BackboneSpec, field: str, value: Any) -> BackboneSpec | None
         return replace(spec, stages=stages)
     embed = map_part(spec.embed, setter(0))
     return replace(spec, embed=embed) if found else None
-
-
-def unknown_option(name: str, spec: BackboneSpec, option: str) -> str:
-    """The sentence for an option that this model does not have."""
-    known = sorted({*OF_SPEC, *(f.name for part in iter_parts(spec) for f in fields(part))})
-    near = get_close_matches(option, [*known, *OF_BACKBONE], 1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"{name} has no option {option!r}.{hint} It takes {', '.join(known)}."

@@ -64,10 +64,8 @@ def window_attention(
     for first in range(0, batch, images):
         for top in range(0, rows, strip):
             piece = (slice(first, first + images), slice(top * size, (top + strip) * size))
-            asked, offered, worth, out = (
-                heads_of_windows(nhwc[piece], size, heads) for nhwc in (queries, keys, values, mixed)
-            )
-            attend(asked, offered, worth, None if bias is None else bias[top : top + strip], scale, out=out)
+            q, k, v, out = (heads_of_windows(nhwc[piece], size, heads) for nhwc in (queries, keys, values, mixed))
+            attend(q, k, v, None if bias is None else bias[top : top + strip], scale, out=out)
     return mixed
 
 
@@ -95,10 +93,10 @@ def short_attention(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor 
     mixed = queries.new_empty(batch, tokens, channels)
     images = max(1, LOGITS // (heads * tokens**2))
     for first in range(0, batch, images):
-        asked, offered, worth, out = (
+        q, k, v, out = (
             t[first : first + images].unflatten(2, (heads, -1)).transpose(1, 2) for t in (queries, keys, values, mixed)
         )
-        attend(asked, offered, worth, bias, (channels // heads) ** -0.5, out=out)
+        attend(q, k, v, bias, (channels // heads) ** -0.5, out=out)
     return mixed
 
 

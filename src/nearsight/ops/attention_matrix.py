@@ -1,7 +1,8 @@
 """Who listens to whom in one layer: weights between positions, of the wanted rows only.
 
 A layer mixes positions with a matrix `[queries, keys]` for each head. The whole matrix of a large map is never made:
-rows are asked for by the number of their query, and a layer that looks at a few places (a window, a kernel) says which.
+rows are asked for by the number of their query, and a layer that looks at a few positions (a window, a kernel) says
+which.
 """
 
 from abc import ABC, abstractmethod
@@ -42,7 +43,7 @@ class AttentionMatrix(ABC):
             queries: Numbers of tokens `[q]`, auxiliary ones first.
 
         Returns:
-            Weights `[B, h, q, K]`, and which tokens they belong to `[q, K]`, where `grid.tokens` stands for a place
+            Weights `[B, h, q, K]`, and which tokens they belong to `[q, K]`, where `grid.tokens` stands for a position
             outside the map; None in place of it if they belong to all tokens in order.
         """
 
@@ -61,7 +62,11 @@ class AttentionMatrix(ABC):
         """
         weights, keys = self.compact(queries)
         fused = discarded(fuse(weights.abs() if self.signed else weights, fusion), discard)
-        return normalise_rows(spread(fused, keys, self.grid.tokens), queries)
+        rows = spread(fused, keys, self.grid.tokens)
+        total = rows.sum(dim=-1, keepdim=True)
+        own = torch.zeros_like(rows).scatter_(-1, queries[None, :, None].expand(len(rows), -1, 1), 1.0)
+        # A row without any weight stays with its own token.
+        return torch.where(total > 0, rows / total.clamp(min=torch.finfo(rows.dtype).tiny), own)
 
     def pull(self, vectors: Tensor, fusion: Fusion = "mean", discard: float = 0.0) -> Tensor:
         """Weigh the rows of `fractions` and add them up: `vectors @ fractions`, in pieces that stay small.
@@ -105,15 +110,8 @@ def spread(weights: Tensor, keys: Tensor | None, tokens: int) -> Tensor:
     """Put weights `[..., q, K]` of the tokens `keys` `[q, K]` into rows over all tokens `[..., q, N]`."""
     if keys is None:
         return weights
-    rows = weights.new_zeros(*weights.shape[:-1], tokens + 1)  # the last place takes what is outside
+    rows = weights.new_zeros(*weights.shape[:-1], tokens + 1)  # the last column takes what is outside
     return rows.scatter_add_(-1, keys.expand(weights.shape), weights)[..., :tokens]
-
-
-def normalise_rows(rows: Tensor, queries: Tensor) -> Tensor:
-    """Let rows `[B, q, N]` sum to one; one without any weight stays with its own token."""
-    total = rows.sum(dim=-1, keepdim=True)
-    own = torch.zeros_like(rows).scatter_(-1, queries[None, :, None].expand(len(rows), -1, 1), 1.0)
-    return torch.where(total > 0, rows / total.clamp(min=torch.finfo(rows.dtype).tiny), own)
 
 
 def softmax_rows(queries: Tensor, keys: Tensor, bias: Tensor | None, scale: float) -> Tensor:

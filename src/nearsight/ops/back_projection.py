@@ -14,7 +14,7 @@ class BackProjection:
         coarse: Grid behind it.
         cells: The fine cells of each coarse one `[B or 1, coarse patches, K]`; `fine.patches` for none.
         fractions: Their fractions `[B or 1, coarse patches, K]`.
-        offsets: What a deformable merge adds to its sampling places `[B, 8, rows, columns]`; None for another merge.
+        offsets: What a deformable merge adds to its sampling positions `[B, 8, rows, columns]`; None for another merge.
     """
 
     def __init__(self, fine: Grid, coarse: Grid, cells: Tensor, fractions: Tensor, offsets: Tensor | None = None):

@@ -1,8 +1,8 @@
 """Weighted sums over sliding windows, band by band, so that all that is in work at once stays in the cache.
 
 A band is some rows of some images. Inside, a map is kept as planes `[B, K, H, W, G]`: the G groups come last, since all
-K channels of a group share a weight. A offset of the window is then one multiplication of long contiguous rows, `W * G`
-numbers each, with a shifted view of the padded map: the window is never written out.
+K channels of a group share a weight. An offset of the window is then one multiplication of long contiguous rows,
+`W * G` numbers each, with a shifted view of the padded map: the window is never written out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -69,7 +69,7 @@ def without_padding(padded: Tensor, kernel: int) -> Tensor:
 
 
 def at_offsets(padded: Tensor, band: Band, kernel: int) -> list[Tensor]:
-    """What a band sees at each place of the window, row by row: views `[b, K, rows, W, G]` of the padded planes."""
+    """What a band sees at each offset of the window, row by row: views `[b, K, rows, W, G]` of the padded planes."""
     height, width = band.rows.stop - band.rows.start, padded.shape[3] - kernel + 1
     near = padded[band.images, :, band.rows.start : band.rows.stop + kernel - 1]
     stack = near.unfold(2, height, 1).unfold(3, width, 1).permute(2, 3, 0, 1, 5, 6, 4)

@@ -42,16 +42,16 @@ def cascade(tokens: Tensor, grid: Grid, scales: Sequence[ScaleWeights]) -> Tenso
     parts = []
     for depth, point, bias in scales:
         if depth is not None:
-            tokens = near(tokens, grid, depth)
+            tokens = depthwise(tokens, grid, depth)
         tokens = F.linear(tokens, point, bias)
         parts.append(tokens.view(batch, length, 3, -1))  # q_s, k_s, v_s
     return torch.cat(parts, dim=-1)
 
 
-def near(tokens: Tensor, grid: Grid, depth: Tensor) -> Tensor:
+def depthwise(tokens: Tensor, grid: Grid, depth: Tensor) -> Tensor:
     """Depth-wise convolution of the patch tokens; auxiliary tokens stay as they are."""
     batch, _, channels = tokens.shape
-    picture = tokens[:, grid.aux :].view(batch, grid.height, grid.width, channels).permute(0, 3, 1, 2)
-    picture = F.conv2d(picture, depth, None, 1, depth.shape[-1] // 2, 1, channels)
-    patches = picture.permute(0, 2, 3, 1).flatten(1, 2)
+    nchw = tokens[:, grid.aux :].view(batch, grid.height, grid.width, channels).permute(0, 3, 1, 2)
+    nchw = F.conv2d(nchw, depth, None, 1, depth.shape[-1] // 2, 1, channels)
+    patches = nchw.permute(0, 2, 3, 1).flatten(1, 2)
     return torch.cat((tokens[:, : grid.aux], patches), dim=1) if grid.aux else patches

@@ -99,7 +99,8 @@ def predicted_backward(
         weigh_backward(slope, predict(near, table).to(padded.dtype), at_offsets(grad_padded, band, kernel))
         slopes = offset_sums(slope, at_offsets(padded, band, kernel)).flatten(1, 3).to(near.dtype)  # [offsets, n, G]
         grad_table += torch.bmm(near.flatten(0, 2).mT.expand(len(slopes), -1, -1), slopes).mT
-        grad_hidden[band] = sum_of_products(slopes, table[..., :-1]).view(grad_hidden[band].shape)
+        products = slopes.new_zeros(slopes.shape[1], table.shape[2] - 1).addbmm_(slopes, table[..., :-1])  # [n, R]
+        grad_hidden[band] = products.view(grad_hidden[band].shape)
     return without_padding(grad_padded, kernel).to(nhwc.dtype).contiguous(), grad_hidden, grad_table.to(table.dtype)
 
 
@@ -123,11 +124,6 @@ def predict(near: Tensor, table: Tensor) -> Tensor:
     """The weights `[offsets, b, rows, W, G]` of a band, from `[b, rows, W, R + 1]`."""
     flat = near.flatten(0, 2).expand(len(table), -1, -1)
     return torch.bmm(flat, table.mT).unflatten(1, near.shape[:3])
-
-
-def sum_of_products(left: Tensor, right: Tensor) -> Tensor:
-    """`sum(l @ r for l, r in zip(left, right))` of `[offsets, n, G]` and `[offsets, G, R]`: `[n, R]`."""
-    return left.new_zeros(left.shape[1], right.shape[2]).addbmm_(left, right)
 
 
 @torch.library.custom_op("nearsight::convolve_predicted", mutates_args=())

@@ -1,6 +1,6 @@
-"""Sums over a sliding window whose weights differ from place to place.
+"""Sums over a sliding window whose weights differ from position to position.
 
-The functions go through the window offset by offset. A shifted picture is a view into one padded copy, so the picture
+The functions go through the window offset by offset. A shifted map is a view into one padded copy, so the map
 unfolded once per offset never exists, forward or backward; `unfold_*` are the plain references they are tested against.
 """
 
@@ -108,12 +108,11 @@ class GatherOffsets(Function):
                     slope, offsets_first(everywhere, band, padded.dtype), at_offsets(grad_padded, band, ctx.kernel)
                 )
             if ctx.needs_input_grad[1]:
-                region = region_of(band, grad_weights)
-                region += (
-                    offset_sums(slope, at_offsets(padded, band, ctx.kernel))
-                    .permute(1, 2, 3, 0, 4)
-                    .sum_to_size(region.shape)
-                )
+                images = band.images if weights.shape[0] > 1 else slice(None)
+                rows = band.rows if weights.shape[1] > 1 else slice(None)
+                used = grad_weights[images, rows]  # a view of those weights that the band uses
+                sums = offset_sums(slope, at_offsets(padded, band, ctx.kernel)).permute(1, 2, 3, 0, 4)
+                used += sums.sum_to_size(used.shape)
         return without_padding(grad_padded, ctx.kernel).to(nhwc.dtype), grad_weights.to(weights.dtype), None
 
 
@@ -126,13 +125,6 @@ def bands_of(weights: Tensor) -> Iterator[Band]:
 def offsets_first(weights: Tensor, band: Band, dtype: torch.dtype) -> Tensor:
     """The weights of a band, `[offsets, b, rows, W, G]`."""
     return weights[band].permute(3, 0, 1, 2, 4).to(dtype).contiguous()
-
-
-def region_of(band: Band, weights: Tensor) -> Tensor:
-    """The part of `weights` `[B or 1, H or 1, W or 1, offsets, G]` that a band uses."""
-    images = band.images if weights.shape[0] > 1 else slice(None)
-    rows = band.rows if weights.shape[1] > 1 else slice(None)
-    return weights[images, rows]
 
 
 def offset_products(queries: Tensor, keys: Tensor, kernel: int) -> Tensor:

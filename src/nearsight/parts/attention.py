@@ -216,7 +216,7 @@ class WindowModule(TokenModule):
 
     @once_per_grid
     def mask(self, height: int, width: int, shift: tuple[int, int], dtype: torch.dtype) -> Tensor | None:
-        """What is added to the logits: relative bias, and minus infinity between places that only the shift joined.
+        """What is added to the logits: relative bias, and minus infinity between positions that only the shift joined.
 
         Returns:
             `[1, h, size**2, size**2]`, or one for each window of an image in place of the 1; None for nothing.

@@ -346,8 +346,8 @@ class SharedKernel(Spatial):
         dim, (before, after) = len(self.bias), same_padding(self.kernel)
         kernels = self.weight.view(-1, self.groups).T.repeat_interleave(dim // self.groups, dim=0)
         kernels = kernels.view(dim, 1, self.kernel, self.kernel)
-        picture = F.pad(image(tokens, grid), (0, after - before, 0, after - before))  # of an even kernel
-        return sequence(F.conv2d(picture, kernels, self.bias, padding=before, groups=dim))
+        padded = F.pad(image(tokens, grid), (0, after - before, 0, after - before))  # of an even kernel
+        return sequence(F.conv2d(padded, kernels, self.bias, padding=before, groups=dim))
 
     def weights_for(self, grid: Grid) -> Tensor:
         """The kernels on this grid: `[1, H or 1, W or 1, offsets, G]`, interpolated between the trained positions."""

@@ -186,12 +186,12 @@ class DeformableMergeModule(PatchMergeModule):
         nn.init.zeros_(self.offsets.bias)  # type: ignore[arg-type]
 
     def merge_patches(self, nhwc: Tensor) -> Tensor:
-        picture = nhwc.permute(0, 3, 1, 2)
-        merged = self.sample(picture, self.offsets(picture), self.conv.weight, self.conv.bias)
+        nchw = nhwc.permute(0, 3, 1, 2)
+        merged = self.sample(nchw, self.offsets(nchw), self.conv.weight, self.conv.bias)
         return F.gelu(sequence(self.norm(merged)))
 
     def back_projection(self, tokens: Tensor, fine: Grid, coarse: Grid) -> BackProjection:
-        """Each coarse cell is made from four samples, each of the four cells around its place."""
+        """Each coarse cell is made from four samples, each of the four cells around its position."""
         nhwc = lattice(tokens, fine)
         padded = pad_to_multiple(nhwc, 2) if self.pads else nhwc
         offsets = self.offsets(padded.permute(0, 3, 1, 2)).float()
@@ -213,13 +213,13 @@ class DeformableMergeModule(PatchMergeModule):
 
 
 class CellMover(PartModule):
-    """Reads a map `[B, C, H, W]` at learned places: each cell its own offset, predicted from its 2x2 group (LIT eq. 7).
+    """Reads a map `[B, C, H, W]` where it learns to, each cell at an offset predicted from its 2x2 group (LIT eq. 7).
 
     The offsets start at zero, where every cell reads itself, to the last bit.
 
     Example:
-        >>> picture = torch.randn(1, 3, 5, 4)
-        >>> torch.equal(CellMover(3)(picture), picture)
+        >>> nchw = torch.randn(1, 3, 5, 4)
+        >>> torch.equal(CellMover(3)(nchw), nchw)
         True
     """
 
@@ -231,37 +231,37 @@ class CellMover(PartModule):
         nn.init.zeros_(self.offsets.weight)
         nn.init.zeros_(self.offsets.bias)  # type: ignore[arg-type]
 
-    def forward(self, picture: Tensor) -> Tensor:
-        height, width = picture.shape[-2:]
-        even = F.pad(picture, (0, missing(width, 2), 0, missing(height, 2)))
+    def forward(self, nchw: Tensor) -> Tensor:
+        height, width = nchw.shape[-2:]
+        even = F.pad(nchw, (0, missing(width, 2), 0, missing(height, 2)))
         read = read_sampled if torch.compiler.is_exporting() else read_summed
         moved = read(even, self.offsets(even))[..., :height, :width]
         # In the order in memory that the host had: a convolution rounds differently in another.
-        order = torch.contiguous_format if picture.is_contiguous() else torch.channels_last
+        order = torch.contiguous_format if nchw.is_contiguous() else torch.channels_last
         return moved.contiguous(memory_format=order)
 
 
-def read_summed(picture: Tensor, offsets: Tensor) -> Tensor:
-    """Cells `[B, C, 2h, 2w]` of a picture `[B, C, 2h, 2w]`, moved by `offsets` `[B, 8, h, w]`."""
-    batch, channels, height, width = picture.shape
+def read_summed(nchw: Tensor, offsets: Tensor) -> Tensor:
+    """Cells `[B, C, 2h, 2w]` of a map `[B, C, 2h, 2w]`, moved by `offsets` `[B, 8, h, w]`."""
+    batch, channels, height, width = nchw.shape
     rows, columns = offsets.shape[2:]
-    dtype = wide(picture.dtype)
-    with without_autocast(picture.device):
-        cells = picture.permute(0, 2, 3, 1).reshape(-1, channels).to(dtype)
+    dtype = wide(nchw.dtype)
+    with without_autocast(nchw.device):
+        cells = nchw.permute(0, 2, 3, 1).reshape(-1, channels).to(dtype)
         index, fractions = corners(offsets.to(dtype), height, width)
-        first = torch.arange(batch, device=picture.device).view(-1, 1, 1, 1, 1) * (height * width)
+        first = torch.arange(batch, device=nchw.device).view(-1, 1, 1, 1, 1) * (height * width)
         moved = F.embedding_bag(
             (index + first).view(-1, 4), cells, per_sample_weights=fractions.view(-1, 4), mode="sum"
         )
     nhwc = moved.view(batch, rows, columns, 2, 2, channels).transpose(2, 3).reshape(batch, height, width, channels)
-    return nhwc.permute(0, 3, 1, 2).to(picture.dtype)
+    return nhwc.permute(0, 3, 1, 2).to(nchw.dtype)
 
 
-def read_sampled(picture: Tensor, offsets: Tensor) -> Tensor:
+def read_sampled(nchw: Tensor, offsets: Tensor) -> Tensor:
     """The same with a grid sample, which every runtime has."""
-    height, width = picture.shape[2:]
+    height, width = nchw.shape[2:]
     moves = offsets.unflatten(1, (2, 2, 2)).permute(0, 4, 1, 5, 2, 3).flatten(1, 2).flatten(2, 3)  # [B, 2h, 2w, 2]
-    y = torch.arange(height, device=picture.device)[:, None] + moves[..., 0]
-    x = torch.arange(width, device=picture.device) + moves[..., 1]
+    y = torch.arange(height, device=nchw.device)[:, None] + moves[..., 0]
+    x = torch.arange(width, device=nchw.device) + moves[..., 1]
     positions = torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), dim=-1)
-    return F.grid_sample(picture, positions, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return F.grid_sample(nchw, positions, mode="bilinear", padding_mode="zeros", align_corners=False)

@@ -22,7 +22,7 @@ from .slots import Mixer, Qkv, Resizing, Site, TokenModule, register
 @register
 @dataclass(frozen=True)
 class Sliding(Mixer):
-    """Each token attends to the window around it (dwconv Table 5; places outside the map are left out).
+    """Each token attends to the window around it (dwconv Table 5; positions outside the map are left out).
 
     Attributes:
         heads: Attention heads.
@@ -136,7 +136,7 @@ class PreConvolution(nn.Module):
 
 
 class PostConvolution(nn.Module):
-    """3x3 convolution of the logits over the places of the window, wrapped around; it starts as the identity."""
+    """3x3 convolution of the logits over the offsets of the window, wrapped around; it starts as the identity."""
 
     def __init__(self, heads: int, window: int, shared: bool):
         super().__init__()

@@ -180,7 +180,7 @@ class MergeModule(PartModule):
     """Tokens in; tokens on a grid of half the height and width out, with that grid.
 
     Attributes:
-        deformable: Whether it reads cells at places that it learns.
+        deformable: Whether it reads cells at positions that it learns.
     """
 
     deformable: ClassVar[bool] = False

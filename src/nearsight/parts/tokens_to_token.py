@@ -72,10 +72,10 @@ class TokensToToken(Embed):
         return TokensToTokenModule(dim, in_chans, self)
 
 
-def soft_split(picture: Tensor, kernel: int, stride: int, padding: int) -> tuple[Tensor, Grid]:
+def soft_split(nchw: Tensor, kernel: int, stride: int, padding: int) -> tuple[Tensor, Grid]:
     """Overlapping patches of `[B, C, H, W]`, flattened channel-major: tokens `[B, N, C * kernel**2]` and their grid."""
-    height, width = ((side + 2 * padding - kernel) // stride + 1 for side in picture.shape[2:])
-    return F.unfold(picture, kernel, stride=stride, padding=padding).transpose(1, 2), Grid(height, width)
+    height, width = ((side + 2 * padding - kernel) // stride + 1 for side in nchw.shape[2:])
+    return F.unfold(nchw, kernel, stride=stride, padding=padding).transpose(1, 2), Grid(height, width)
 
 
 class TokensToTokenModule(EmbedModule):

@@ -20,7 +20,7 @@ from ..parts.slots import Site
 MARK = "_nearsight_grid"  # on the tokens that enter a block, see `restore_grid`
 
 
-def of_image(embed: Any, inputs: Sequence[Any]) -> Sequence[int]:
+def grid_of_image(embed: Any, inputs: Sequence[Any]) -> Sequence[int]:
     """Patches in an image `[B, C, H, W]`, as the embedding counts them."""
     height, width = inputs[0].shape[-2:]
     if hasattr(embed, "dynamic_feat_size"):
@@ -28,39 +28,19 @@ def of_image(embed: Any, inputs: Sequence[Any]) -> Sequence[int]:
     return height // embed.patch_size[0], width // embed.patch_size[1]
 
 
-def of_map(block: Any, inputs: Sequence[Any]) -> Sequence[int]:
-    """Sides of a map `[B, H, W, C]`."""
-    return inputs[0].shape[1:3]
-
-
-def of_size(block: Any, inputs: Sequence[Any]) -> Sequence[int]:
-    """The pair behind the tokens."""
-    return inputs[1]
-
-
-def of_sides(block: Any, inputs: Sequence[Any]) -> Sequence[int]:
-    """The two numbers behind the tokens."""
-    return inputs[1:3]
-
-
-def of_window(attention: Any, inputs: Sequence[Any]) -> Sequence[int]:
+def grid_of_window(attention: Any, inputs: Sequence[Any]) -> Sequence[int]:
     """The window that attention works in at present."""
     window = attention.ws if hasattr(attention, "ws") else attention.window_size
     return (window, window) if isinstance(window, int) else window
 
 
-def of_grid(module: Any, inputs: Sequence[Any]) -> Sequence[int]:
-    """The grid that a module of ours is given, with its auxiliary tokens."""
-    return inputs[1]
-
-
 SOURCES: dict[str, Callable[[Any, Sequence[Any]], Sequence[int]]] = {
-    "image": of_image,
-    "map": of_map,
-    "size": of_size,
-    "sides": of_sides,
-    "window": of_window,
-    "grid": of_grid,
+    "image": grid_of_image,
+    "map": lambda block, inputs: inputs[0].shape[1:3],  # of [B, H, W, C]
+    "size": lambda block, inputs: inputs[1],  # a pair behind the tokens
+    "sides": lambda block, inputs: inputs[1:3],  # two numbers behind the tokens
+    "window": grid_of_window,
+    "grid": lambda module, inputs: inputs[1],  # what a module of ours is given, with its auxiliary tokens
 }
 
 
@@ -137,7 +117,7 @@ class Family:
     Attributes:
         name: The family's name.
         blocks: Types of its blocks.
-        source: Where a block's grid is known, a key of `grids.SOURCES`; `image` for those that learn it from the image.
+        source: Where a block's grid is known, a key of `SOURCES`; `image` for those that learn it from the image.
         root: Type of the model that has the embedding, where `source` is `image`.
         embed: Name of the embedding.
         prefixed: Whether prefix tokens go through its blocks.
@@ -199,14 +179,14 @@ FAMILIES = (
         merges=(swin_transformer_v2.PatchMerging,),
         layout="map",
     ),
-    Family("pvt_v2", (pvt_v2.Block,), "size", merges=(pvt_v2.OverlapPatchEmbed,), layout="picture to map"),
+    Family("pvt_v2", (pvt_v2.Block,), "size", merges=(pvt_v2.OverlapPatchEmbed,), layout="image to map"),
     Family(
         "twins",
         (twins.Block,),
         "size",
         replaced=(twins.LocallyGroupedAttn,),
         merges=(twins.PatchEmbed,),
-        layout="picture to tokens",
+        layout="image to tokens",
     ),
     Family(
         "volo",
@@ -390,12 +370,9 @@ def find_merges(sites: list[BlockSite]) -> list[MergeSite]:
         if isinstance(module, family.merges):
             waiting.append((name, module))
         elif name in numbers and waiting:
-            behind = [numbers[name]] if len(waiting) == 1 else first_of_stages(sites)
+            behind = [numbers[name]]
+            if len(waiting) > 1:  # Twins has all its merges in front of its blocks
+                behind = [site.number for site in sites if site.name.endswith(".0")]
             found += [MergeSite(family, model, *pair, n, len(sites)) for pair, n in zip(waiting, behind, strict=True)]
             waiting = []
     return [site for site in found if site.number > 1]  # in front of the first layer stands the embedding
-
-
-def first_of_stages(sites: list[BlockSite]) -> list[int]:
-    """Numbers of the first layers of stages, of a host whose merges stand all in front of its blocks (Twins)."""
-    return [site.number for site in sites if site.name.endswith(".0")]

@@ -28,7 +28,7 @@ def put_into_own(
         return rebuild(model, choice, choice.numbers(sum(stage.depth for stage in model.spec.stages)))
     layers = {}
     for slot, given in choice.parts().items():
-        sites = own_merges(model) if slot == "merge" else own_blocks(model)
+        sites = own_sites(model, slot)
         layers[slot] = fill_slot(type(model).__name__, slot, given, sites, choice, placed, PUT[slot])[0]
     return layers, []
 
@@ -47,19 +47,14 @@ class OwnSite:
         self.stage, self.heads, self.window, self.ratio = context.stage, context.heads, context.window, context.ratio
 
 
-def own_blocks(model: Backbone) -> list[OwnSite]:
-    """The blocks of a model of ours."""
+def own_sites(model: Backbone, slot: str) -> list[OwnSite]:
+    """The blocks of a model of ours; for the slot `merge` its merges, each with the number of the layer behind it."""
     found: list[OwnSite] = []
+    number = 1
     for index, stage in enumerate(model.stages):
-        found += [OwnSite(model, index, len(found) + n, block) for n, block in enumerate(stage.blocks, 1)]
-    return found
-
-
-def own_merges(model: Backbone) -> list[OwnSite]:
-    """The merges of a model of ours, each with the number of the layer behind it."""
-    number, found = 1, []
-    for index, stage in enumerate(model.stages):
-        if stage.merge is not None:
+        if slot != "merge":
+            found += [OwnSite(model, index, n, block) for n, block in enumerate(stage.blocks, number)]
+        elif stage.merge is not None:
             found.append(OwnSite(model, index, number, stage.merge))
         number += len(stage.blocks)
     return found
@@ -161,21 +156,17 @@ def rebuild(
             held = buffers.get(f"{name}.{leaf}")
             if held is not None and held.shape == buffer.shape:
                 setattr(module, leaf, held)
-    keep_wrapped(model, new)
+    for old_stage, new_stage in zip(model.stages, new.stages, strict=True):
+        for block, rebuilt in zip(old_stage.blocks, new_stage.blocks, strict=True):
+            wrapped = getattr(rebuilt.mixer, "mixer", None)
+            if wrapped is not None and type(wrapped) is type(block.mixer):  # a mixer that only got something around it
+                rebuilt.mixer.mixer = block.mixer
     taken = [parameter for pair in zip(model.stages, new.stages, strict=True) for parameter in take_over(*pair)]
     checkpointing = [stage.grad_checkpointing for stage in model.stages]
     for stage, enabled in zip(new.stages, checkpointing, strict=True):
         stage.grad_checkpointing = enabled
     model.spec, model.stages = spec, new.stages
     return layers, taken
-
-
-def keep_wrapped(before: Backbone, after: Backbone) -> None:
-    """Put mixers that only got something around them into the new model as they are."""
-    for old_stage, new_stage in zip(before.stages, after.stages, strict=True):
-        for old, new in zip(old_stage.blocks, new_stage.blocks, strict=True):
-            if (wrapped := getattr(new.mixer, "mixer", None)) is not None and type(wrapped) is type(old.mixer):
-                new.mixer.mixer = old.mixer
 
 
 def changed_spec(
@@ -188,8 +179,8 @@ def changed_spec(
         context = Context(spec, index)
         inside = [number for number in numbers if first <= number < first + stage.depth]
         for slot, given in choice.parts().items():
-            wish = spread(slot, given, len(spec.stages))[index] if isinstance(given, tuple) else given
-            part = choose(slot, wish, PARTS[slot], SLOT_TYPES[slot], context)
+            wanted = spread(slot, given, len(spec.stages))[index] if isinstance(given, tuple) else given
+            part = choose(slot, wanted, PARTS[slot], SLOT_TYPES[slot], context)
             if slot == "merge":
                 if stage.merge is not None and first in numbers:
                     stage = replace(stage, merge=part)

@@ -15,7 +15,7 @@ from ..models.options import SLOT_TYPES, choose
 from ..parts import LinearQkv
 from ..parts.branches import adopt
 from ..parts.merge import as_convolution
-from ..parts.slots import Branch, Ffn, Merge, Mixer, Part, Qkv, QkvModule, Site, TokenModule
+from ..parts.slots import Branch, Ffn, Merge, Mixer, Qkv, QkvModule, Site, TokenModule
 from .hosts import BlockSite, DoesNotFit, GridKeeper, MergeSite, find_merges, find_sites
 from .options import LocalizeOptions
 
@@ -141,18 +141,14 @@ def replace_qkv(site: BlockSite, part: Qkv) -> Taken:
             f"{part.label} gives queries {built.width} wide, but the host takes {width}: "
             "give a scale_width that fits, or preserve=True."
         )
-    pairs = built.take_over(old.weight, pretrained_bias(attention, old))
+    bias, separate = old.bias, getattr(attention, "q_bias", None) is not None
+    if separate:  # Swin v2 keeps it beside the layer
+        bias = torch.cat((attention.q_bias, torch.zeros_like(attention.q_bias), attention.v_bias))
+    pairs = built.take_over(old.weight, bias)
     attention.qkv = QkvInHost(built, site.attention_keeper())
-    if getattr(attention, "q_bias", None) is not None:
+    if separate:
         attention.q_bias = attention.k_bias = attention.v_bias = None
     return fill(pairs)
-
-
-def pretrained_bias(attention: Any, layer: nn.Linear) -> Tensor | None:
-    """The bias of queries, keys and values, wherever the host keeps it."""
-    if getattr(attention, "q_bias", None) is None:
-        return layer.bias
-    return torch.cat((attention.q_bias, torch.zeros_like(attention.q_bias), attention.v_bias))
 
 
 def replace_mixer(site: BlockSite, part: Mixer) -> Taken:
@@ -193,7 +189,7 @@ class MergeInHost:
         sides = given.shape[1:3] if self.layout == "map" else given.shape[2:]
         merged, grid = self.part(tokens, Grid(*sides))
         size = (grid.height, grid.width)
-        return (merged, size) if self.layout == "picture to tokens" else merged.unflatten(1, size)
+        return (merged, size) if self.layout == "image to tokens" else merged.unflatten(1, size)
 
 
 class SwinMergeInHost(MergeInHost, swin_transformer.PatchMerging):
@@ -257,6 +253,8 @@ def fill_slot(
     """Put a part into the chosen layers that have a place for it; refused if none has, or one of those numbered."""
     if not sites:
         raise ValueError(f"{kind} has no place for {slot}={given!r}: it has one stage, so nothing merges in it.")
+    if isinstance(given, tuple):
+        raise ValueError(f"{slot} was given {len(given)} parts, but a model of timm takes one for all of its layers.")
     numbers = choice.numbers(sites[0].depth) if placed is None else placed[slot]
     done: list[int] = []
     taken: Taken = []
@@ -265,9 +263,12 @@ def fill_slot(
         if site.number not in numbers:
             continue
         try:
-            part = choose_part(slot, given, site)
-            if placed is None and choice.preserve:
-                check_use(site, part)
+            part = choose(slot, given, LOCAL[slot], SLOT_TYPES[slot], site)
+            last = site.number == site.depth and site.reads_prefix
+            if placed is None and choice.preserve and last and part.patches_only:
+                raise DoesNotFit(
+                    "behind the last layer the head reads the class token, and nothing would come of its patches"
+                )
             taken += put(site, part, choice.preserve)
             done.append(site.number)
         except DoesNotFit as reason:
@@ -276,19 +277,6 @@ def fill_slot(
     if not done or (missing and named):
         raise ValueError(f"{kind} has no place for {slot}={given!r}: {missing or 'none in the chosen layers'}.")
     return tuple(done), taken
-
-
-def check_use(site: Any, part: Part) -> None:
-    """Refuse what could never learn: a part for patches behind which the head reads prefix tokens alone."""
-    if site.number == site.depth and site.reads_prefix and part.patches_only:
-        raise DoesNotFit("behind the last layer the head reads the class token, and nothing would come of its patches")
-
-
-def choose_part(slot: str, given: Any, site: Any) -> Any:
-    """The part that a name stands for in a block, or the part itself."""
-    if isinstance(given, tuple):
-        raise ValueError(f"{slot} was given {len(given)} parts, but a model of timm takes one for all of its layers.")
-    return choose(slot, given, LOCAL[slot], SLOT_TYPES[slot], site)
 
 
 def put_ffn(site: BlockSite, part: Ffn, preserve: bool) -> Taken:

@@ -119,7 +119,10 @@ def put_into(model: Model, choice: LocalizeOptions, placed: Mapping[str, Sequenc
                 layers, taken = put_into_timm(model, choice, placed)
     finally:
         torch.set_default_dtype(default)
-    restore_modes(model, modes)
+    for name, module in model.named_modules():  # new modules are in training or evaluation as those around them
+        while name not in modes:
+            name = name.rpartition(".")[0]
+        module.training = modes[name]
     fresh = {name: id(parameter) for name, parameter in model.named_parameters() if id(parameter) not in old}
     reused = {id(parameter) for parameter in taken}
     kept = tuple(name for name, key in fresh.items() if key in reused)
@@ -135,11 +138,3 @@ def copy_without_numbers(model: Model) -> Model:
     for parameter in model.parameters():
         memo[id(parameter)] = nn.Parameter(memo[id(parameter)], requires_grad=parameter.requires_grad)
     return copy.deepcopy(model, memo)
-
-
-def restore_modes(model: nn.Module, modes: dict[str, bool]) -> None:
-    """Let new modules be in training or evaluation as those around them are."""
-    for name, module in model.named_modules():
-        while name not in modes:
-            name = name.rpartition(".")[0]
-        module.training = modes[name]

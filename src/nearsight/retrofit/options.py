@@ -111,13 +111,9 @@ class LocalizeOptions:
 
 def shown(part: Any) -> str:
     """A part that is no name, in a word."""
-    return (
-        "+".join(map(shown, part))
-        if isinstance(part, tuple)
-        else part
-        if isinstance(part, str)
-        else type(part).__name__
-    )
+    if isinstance(part, tuple):
+        return "+".join(map(shown, part))
+    return part if isinstance(part, str) else type(part).__name__
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from ..data.samples import Data, Split
 from ..data.sizes import Sizes, choose_side, measure_sizes
 from ..data.transforms import DenseAugmentation, DensePreprocessing
 from ..heads import HEADS, DenseModel, DenseSpec, TimmBackbone
-from ..heads.pyramid import octave
+from ..heads.pyramid import round_stride
 from ..models import MODELS
 from ..models.options import apply_options
 from ..models.spec import BackboneSpec, spec_from_json
@@ -150,7 +150,7 @@ def choose_stride(name: str, finest: int, shorter: int) -> int | None:
     """
     spec = MODELS[name]
     pyramid = len(spec.stages) > 1
-    wanted = finest * (2 if shorter >= LARGE else 1) if pyramid else max(4, min(16, octave(shorter / 16)))
+    wanted = finest * (2 if shorter >= LARGE else 1) if pyramid else max(4, min(16, round_stride(shorter / 16)))
     possible = spec.embed.possible_patches
     return max((patch for patch in possible if patch <= wanted), default=min(possible))
 

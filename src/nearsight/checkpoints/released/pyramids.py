@@ -1,5 +1,6 @@
 """Reading files of PVT and its kin: numbered stages with tables of positions (PVT, LocalViT-PVT, LIT-Ti)."""
 
+import math
 from typing import Literal
 
 from ...models.spec import BackboneSpec, Stage
@@ -40,8 +41,8 @@ def read_stage(released: Released, index: int, count: int, choices: Choices, edg
     number, new = index + 1, f"stages.{index}"
     _, tokens, dim = released.shape(f"pos_embed{number}")
     aux = int(index == count - 1 and "cls_token" in released)
-    if index == count - 1 and not aux and square_or_none(tokens) is None:
-        # Dense backbones have no class token but keep its place in the table.
+    if index == count - 1 and not aux and math.isqrt(tokens) ** 2 != tokens:
+        # Dense backbones have no class token but keep its row of the table.
         released.move(f"pos_embed{number}", f"{new}.position.table", lambda t: t[:, 1:].contiguous())
     released.move(f"pos_embed{number}", f"{new}.position.table")
     if aux:
@@ -61,12 +62,6 @@ def read_stage(released: Released, index: int, count: int, choices: Choices, edg
         ffns.append(read_ffn(released, old, block, dim, choices))
     position = Learned(resize="bilinear")
     return Stage(dim, depth, mixer, same_or_each(ffns), LinearQkv(bias=bias), merge, aux, position)
-
-
-def square_or_none(area: int) -> int | None:
-    """Side of a square, or None."""
-    side = round(area**0.5)
-    return side if side * side == area else None
 
 
 def read_attention(released: Released, old: str, new: str, dim: int) -> Mixer:

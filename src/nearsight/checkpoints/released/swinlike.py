@@ -218,7 +218,7 @@ def read_depthwise(released: Released, old: str, new: str, dim: int) -> DepthWis
     conv, spatial = f"{old}.conv", f"{new}.spatial"
     if f"{conv}.conv1.0.weight" in released:
         inner = released.shape(f"{conv}.conv1.0.weight")[0]
-        kernel, groups = taps_and_groups(released.shape(f"{conv}.conv2.0.weight")[0], dim)
+        kernel, groups = kernel_and_groups(released.shape(f"{conv}.conv2.0.weight")[0], dim)
         released.move(f"{conv}.conv1.0", f"{spatial}.reduce")
         released.move(f"{conv}.conv1.1", f"{spatial}.norm.bn")
         released.move(f"{conv}.conv2.0", f"{spatial}.predict")
@@ -234,7 +234,7 @@ def read_depthwise(released: Released, old: str, new: str, dim: int) -> DepthWis
     return DepthWise(kernel)
 
 
-def taps_and_groups(outputs: int, dim: int) -> tuple[int, int]:
+def kernel_and_groups(outputs: int, dim: int) -> tuple[int, int]:
     """Kernel side and number of groups of an inhomogeneous convolution; 7 where several fit."""
     for kernel in (7, 5, 9, 3, 11, 12):
         groups, rest = divmod(outputs, kernel * kernel)
