@@ -1,5 +1,6 @@
 """From a model's spec to a row of the catalogue; `python -m tools.catalogue` records all of them."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -7,7 +8,8 @@ from itertools import groupby
 
 import torch
 
-from nearsight.cli.models import SLOTS, ModelRow, write_catalogue
+from nearsight.catalogue import RECORD, ModelInfo
+from nearsight.cli.models import SLOTS
 from nearsight.models import MODELS, Backbone
 from nearsight.models.backbone import pair
 from nearsight.models.counting import count
@@ -36,7 +38,7 @@ RELEASED = (
 NOT_RELEASED = ("*_nano*", "*_life")  # LIFE released its code without weights
 
 
-def summarise(name: str) -> ModelRow:
+def summarise(name: str) -> ModelInfo:
     """The catalogue's row of a model, counted on the meta device.
 
     Example:
@@ -48,7 +50,7 @@ def summarise(name: str) -> ModelRow:
     with torch.device("meta"):
         model = Backbone(spec)
     cost = count(model, pair(spec.img_size))
-    return ModelRow(
+    return ModelInfo(
         name=name,
         family=spec.family,
         image=pair(spec.img_size),
@@ -118,7 +120,7 @@ def join_words(words: Sequence[str]) -> str:
     return sign + "/".join(word.removeprefix(sign) for word in words)
 
 
-def record() -> list[ModelRow]:
+def record() -> list[ModelInfo]:
     """Rows of all models: the families in the order of the papers, the hosts last, small models first."""
     order = ("localvit", "lightvit", "lit", "dwnet", "life", "hosts")
     names = list(MODELS)
@@ -126,4 +128,5 @@ def record() -> list[ModelRow]:
 
 
 if __name__ == "__main__":
-    write_catalogue(record())
+    lines = ",\n".join(json.dumps(row.to_dict(), ensure_ascii=False) for row in record())
+    RECORD.write_text(f"[\n{lines}\n]\n", encoding="utf-8")

@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import explanation, models, parts
+    from .app.serve import launch_app
     from .benchmarking.measure import bench
+    from .catalogue import describe_models
     from .checkpoints import convert, load_official
+    from .checkpoints.pretrained import get_pretrained, list_pretrained
     from .comparison.compare import compare
     from .data import open_data
+    from .data.check import check_data
     from .deployment.export import export
     from .evaluation import evaluate
     from .explanation.faithfulness import score
@@ -37,16 +41,21 @@ __all__ = [
     "Grid",
     "__version__",
     "bench",
+    "check_data",
     "compare",
     "convert",
     "create_model",
+    "describe_models",
     "distill",
     "evaluate",
     "explain",
     "explanation",
     "export",
     "fold",
+    "get_pretrained",
+    "launch_app",
     "list_models",
+    "list_pretrained",
     "load",
     "load_official",
     "load_recipe",
@@ -67,15 +76,20 @@ __all__ = [
 _HOME = {
     "Grid": "lattice",
     "bench": "benchmarking.measure",
+    "check_data": "data.check",
     "compare": "comparison.compare",
     "convert": "checkpoints",
     "create_model": "factory",
+    "describe_models": "catalogue",
     "distill": "training.distill",
     "evaluate": "evaluation",
     "explain": "explanation.methods",
     "export": "deployment.export",
     "fold": "models.fold",
+    "get_pretrained": "checkpoints.pretrained",
+    "launch_app": "app.serve",
     "list_models": "factory",
+    "list_pretrained": "checkpoints.pretrained",
     "load": "runs.predictor",
     "load_official": "checkpoints",
     "load_recipe": "training",

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from rich import box
@@ -25,12 +25,14 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def tracked(items: Sequence[T], title: str) -> Iterable[T]:
+def tracked(items: Iterable[T], title: str, total: float | None = None) -> Iterable[T]:
     """The items, with a progress bar on stderr; only its title where that is no terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         console.print(f"{title} ...")
-    return track(items, description=title, console=console, transient=True, disable=not console.is_terminal)
+    return track(
+        items, description=title, total=total, console=console, transient=True, disable=not console.is_terminal
+    )
 
 
 def titled(first: str, *titles: str) -> Table:

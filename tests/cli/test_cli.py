@@ -122,8 +122,8 @@ def test_convert_refuses_an_unknown_behaviour(tmp_path: Path) -> None:
 
 def test_a_bug_keeps_its_traceback() -> None:
     code = (
-        "import nearsight.cli.models as c, json\n"
-        "c._read_json = lambda: json.loads('{')\n"
+        "import nearsight.catalogue as c\n"
+        "c.RECORD = type('Record', (), {'read_text': lambda self, encoding: '{'})()\n"
         "import sys; sys.argv = ['nearsight', 'models']\n"
         "from nearsight.cli.shell import main; main()"
     )

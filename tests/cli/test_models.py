@@ -5,12 +5,13 @@ import io
 import pytest
 from rich.console import Console
 
-from nearsight.cli.models import models_table, read_catalogue
+from nearsight.catalogue import describe_models
+from nearsight.cli.models import models_table
 from nearsight.models import MODELS
 from nearsight.models.options import apply_options
 from tools.catalogue import slot_texts, summarise
 
-ROWS = {row.name: row for row in read_catalogue()}
+ROWS = {row.name: row for row in describe_models()}
 
 
 def test_every_model_has_a_row() -> None:
@@ -37,12 +38,12 @@ def test_a_mixed_model_is_described_by_its_parts() -> None:
 
 @pytest.mark.parametrize("pattern", ["lightvit", "lightvit_*", "LightViT"])
 def test_a_family_is_found_by_name_and_by_pattern(pattern: str) -> None:
-    assert {row.family for row in read_catalogue(pattern)} == {"lightvit"}
+    assert {row.family for row in describe_models(pattern)} == {"lightvit"}
 
 
 def test_a_pattern_without_a_match_gets_the_nearest_name() -> None:
     with pytest.raises(ValueError, match=r"^No model matches 'lightvt_tiny'; did you mean 'lightvit_tiny'\?"):
-        read_catalogue("lightvt_tiny")
+        describe_models("lightvt_tiny")
 
 
 @pytest.mark.parametrize("width", [80, 100, 150, 200])

@@ -184,7 +184,7 @@ def test_the_problems_are_counted_in_words(report):
 
 
 def test_the_report_survives_json(report):
-    again = json.loads(json.dumps(report.as_dict()))
+    again = json.loads(json.dumps(report.to_dict()))
     assert again["problems"] == report.problems
     assert again["imbalance"]["ratio"] == 12.5
     assert [entry["leaks"] for entry in again["copies"]] == [True, True, False, False]

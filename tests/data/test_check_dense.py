@@ -197,7 +197,7 @@ def test_worker_processes_find_the_same(tmp_path: Path) -> None:
     fill(tmp_path)
     save_mask(tmp_path / "train/masks/1.png", square((60, 80), value=44))
     alone, shared = (check_data(open_data(tmp_path), workers=workers) for workers in (0, 1))
-    assert alone.as_dict() == shared.as_dict()
+    assert alone.to_dict() == shared.to_dict()
 
 
 def test_the_command_tells_it_in_words(sound: Path, tmp_path: Path) -> None:

@@ -347,9 +347,9 @@ def test_every_task_is_tried() -> None:
 
 
 VERBS = [name for name in nearsight.__all__ if name[0].islower() and name not in ("explanation", "models", "parts")]
-COMMANDS = {"eval": "evaluate"} | {
-    name: name for name in ("train", "distill", "predict", "explain", "export", "compare", "bench", "convert", "probe")
-}
+COMMANDS = {name: name for name in ("train", "distill", "predict", "explain", "export", "compare", "bench", "convert")}
+COMMANDS |= {"eval": "evaluate", "probe": "probe", "models": "describe_models", "app": "launch_app"}
+COMMANDS |= {"data check": "check_data", "weights": "list_pretrained", "weights get": "get_pretrained"}
 # What belongs to a terminal: where printed results go, and how they look.
 PRINTED = {"as_json", "json", "csv", "jsonl", "plot", "force", "quiet"}
 SPOKEN = {"changes": "set", "classes": "class", "as_json": "json"}  # options that Python has other names for
@@ -364,8 +364,10 @@ def test_verbs_stay_functions(verb: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_verb_takes_what_its_command_takes(command: str) -> None:
     verb = inspect.signature(getattr(nearsight, COMMANDS[command])).parameters
-    typed = get_command(app).commands[command].params  # type: ignore[attr-defined]
-    for parameter in typed:
+    found = get_command(app)
+    for word in command.split():
+        found = found.commands[word]  # type: ignore[attr-defined]
+    for parameter in found.params:
         name = parameter.name
         assert name in verb or name in PRINTED | ONLY_TYPED.get(command, set()), name
         if parameter.param_type_name == "option":
@@ -379,5 +381,6 @@ ONLY_TYPED = {
     "predict": {"out", "least"},  # an old name, hidden
     "explain": {"out", "score", "limit"},  # score is a verb of its own
     "compare": {"report"},
+    "data check": {"fix_list", "strict"},  # the result has to_remove and problems
     "probe": {"modules", "tables", "draw"},  # the verb takes one module; tables and figures are the page's
 }

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from nearsight import create_model, distill
 from nearsight.checkpoints.format import save_model
-from nearsight.cli.distill import distill as command_distill
+from nearsight.cli.train import distill as command_distill
 from nearsight.config.recipe import Distillation, ModelChoice
 from nearsight.data import open_data
 from nearsight.data.transforms import Preprocessing

@@ -1,5 +1,5 @@
 """A page in the browser: drop an image, click on it, and see what models see there."""
 
-from .serve import page_server
+from .serve import launch_app
 
-__all__ = ["page_server"]
+__all__ = ["launch_app"]

@@ -6,15 +6,92 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .guard import LOCAL, Guard
+from .session import offered
+
+if TYPE_CHECKING:
+    import uvicorn
 
 SHORTEST = 8  # characters of a password beyond this machine
 MOST_AT_ONCE = 100  # connections
+
+
+def launch_app(
+    runs: Sequence[str | os.PathLike[str]] = (),
+    *,
+    port: int | None = None,
+    host: str = "127.0.0.1",
+    password: str | None = None,
+    block: bool = True,
+) -> "RunningApp | None":
+    """Serve a page on which images are dropped and clicked on, to see what models do there.
+
+    Args:
+        runs: Runs, weight files or names of models to offer first; the nano models follow.
+        port: Of the page; None takes the first free one from 7860 on.
+        host: Address to listen at; another than this machine's own needs a password.
+        password: Visitors are asked for it, under any name.
+        block: Serve until the program is interrupted, and return None; otherwise serve in a thread.
+
+    Raises:
+        ValueError: A model, the port or the host can't be used, or the packages of `nearsight[app]` are missing.
+
+    Example:
+        >>> launch_app(host="0.0.0.0")
+        Traceback (most recent call last):
+        ValueError: --host 0.0.0.0 lets other machines in; give --password as well, or leave --host out to stay on...
+        >>> with launch_app(["lit_nano"], block=False) as page:
+        ...     print(page)
+        RunningApp('http://127.0.0.1:...')
+    """
+    check_access(host, password)
+    sources = offered([os.fspath(run) for run in runs])
+    number = free_port(host, port)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{number}"
+    with ExitStack() as stack:
+        server = stack.enter_context(page_server(sources, host, number, password))
+        print(f"Nearsight is at {url}{' (Ctrl+C ends it)' * block}.", file=sys.stderr)
+        if block:
+            server.run()
+            return None
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        while thread.is_alive() and not server.started:
+            time.sleep(0.01)
+        return RunningApp(url, server, thread, stack.pop_all())
+
+
+class RunningApp:
+    """A page that a thread serves until `close`, or until a `with` ends.
+
+    Attributes:
+        url: Where it is.
+    """
+
+    def __init__(self, url: str, server: "uvicorn.Server", thread: threading.Thread, resources: ExitStack) -> None:
+        self.url = url
+        self._server, self._thread, self._resources = server, thread, resources
+
+    def close(self) -> None:
+        """Stop serving, and remove what was uploaded."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._resources.close()
+
+    def __enter__(self) -> "RunningApp":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RunningApp({self.url!r})"
 
 
 def check_access(host: str, password: str | None) -> None:
@@ -51,7 +128,7 @@ def free_port(host: str, port: int | None) -> int:
 
 
 @contextmanager
-def page_server(sources: list[str], host: str, port: int, password: str | None = None) -> Iterator[Any]:
+def page_server(sources: list[str], host: str, port: int, password: str | None = None) -> "Iterator[uvicorn.Server]":
     """A server that is ready to run, with a folder of its own for what passes through; the folder goes with it."""
     check_access(host, password)
     try:
@@ -64,6 +141,7 @@ def page_server(sources: list[str], host: str, port: int, password: str | None =
 
     with ending_in_order(), tempfile.TemporaryDirectory(prefix="nearsight-app-") as folder, gradio_settings(folder):
         page = make_page(sources, Path(folder))
+        inside = Path(folder).resolve().parts[1]
         inner = gradio.mount_gradio_app(
             FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
             page,
@@ -71,7 +149,8 @@ def page_server(sources: list[str], host: str, port: int, password: str | None =
             server_name=host,
             server_port=port,
             allowed_paths=[],
-            blocked_paths=blocked(folder),
+            # everything at the root of this machine but what the folder lies in
+            blocked_paths=[str(path) for path in Path(Path(folder).anchor).iterdir() if path.name != inside],
             show_error=False,
             ssr_mode=False,
             **look(),
@@ -116,10 +195,3 @@ def gradio_settings(folder: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def blocked(folder: str) -> list[str]:
-    """Everything at the root of this machine but what the folder of the page lies in."""
-    root = Path(folder).anchor
-    kept = Path(folder).resolve().parts[1]
-    return [str(path) for path in Path(root).iterdir() if path.name != kept]

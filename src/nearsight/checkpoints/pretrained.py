@@ -13,7 +13,7 @@ import re
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -103,6 +103,10 @@ class Pretrained:
     def name(self) -> str:
         """timm's name of the weights: the model, and the tag where it is known."""
         return full_name(self.model, self.tag)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is and where, as values that JSON knows."""
+        return {"name": self.name, **asdict(self), "path": str(self.path)}
 
     def say(self) -> str:
         """One sentence for before a training: which weights, why, under which licence, and how to choose otherwise."""
@@ -419,9 +423,31 @@ class Listed:
     source: Source | None
     about: str = ""
 
+    @property
+    def automatic(self) -> bool:
+        """Whether a training starts from it where nobody names weights."""
+        return self.path is not None and permits_commercial_use(self.licence)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is and where, as values that JSON knows."""
+        return {
+            "name": self.name,
+            "licence": self.licence,
+            "bytes": self.bytes,
+            "file": str(self.path) if self.path else None,
+            "source": self.source,
+            "automatic": self.automatic,
+            "about": self.about,
+        }
+
 
 def list_pretrained() -> list[Listed]:
-    """What is at hand, in the order in which it is taken, and which hosts could be had."""
+    """Pretrained weights that are at hand, in the order in which they are taken, and hosts that could be had.
+
+    Example:
+        >>> "deit_tiny_patch16_224.fb_in1k" in [weights.name for weights in list_pretrained()]
+        True
+    """
     about = {host.name: host.about for host in HOSTS}
     listed = []
     for found in at_hand():
@@ -458,6 +484,11 @@ def get_pretrained(
 
     Raises:
         ValueError: There are no such weights, or they can't be had now.
+
+    Example:
+        >>> get_pretrained("deit_nano")
+        Traceback (most recent call last):
+        ValueError: There are no pretrained weights of deit_nano; `nearsight weights` lists hosts to start from.
     """
     full = available_name(name)
     if full is None:

@@ -1,6 +1,5 @@
 """`nearsight app`: a page in the browser."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -31,14 +30,7 @@ def app(
         ),
     ] = None,
 ) -> None:
-    """Open a page: drop an image, click on it, and see what models do at that place."""
-    from ..app.serve import check_access, free_port, page_server
-    from ..app.session import offered
+    """Open a page: drop an image, click on it, and see what models do there."""
+    from ..app import launch_app
 
-    check_access(host, password)
-    sources = offered(runs or [])
-    number = free_port(host, port)
-    with page_server(sources, host, number, password) as server:
-        shown = f"[{host}]" if ":" in host else host
-        print(f"Nearsight is at http://{shown}:{number} (Ctrl+C ends it).", file=sys.stderr)
-        server.run()
+    launch_app(runs or (), port=port, host=host, password=password)

@@ -44,7 +44,7 @@ def bench(
     threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU.", show_default="as PyTorch does")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps.", show_default="a GPU if there is one")] = None,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure memory too.")] = True,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all measurements.")] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -55,12 +55,14 @@ def bench(
 ) -> None:
     """Measure models beside each other: latency, images/s, memory, fraction of the machine's peak."""
     for option, file in (("--json", json), ("--plot", plot)):
-        check_target(option, file)
+        if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+            raise ValueError(f"{option} {file} can't be written; give the name of a file in a folder that is there.")
     sizes = numbers("--scaling", scaling) if scaling else None
     batches = numbers("--batch", batch) if batch else None
 
     from ..benchmarking import bench as measure
-    from ..console import tracked
+    from ..benchmarking.report import bench_table, scaling_table
+    from ..console import make_console, tracked
     from ..training.signals import listening
 
     with listening() as flag:
@@ -78,7 +80,8 @@ def bench(
             follow=tracked,
             stopped=lambda: flag.number,
         )
-    show(found)
+    console, table = make_console(), scaling_table if found.scaling else bench_table
+    console.print(table(found, min(console.width, 100)), soft_wrap=True)
     write_files(found, json, plot)
     if found.interrupted:
         print("nearsight: Interrupted; what was measured until then is shown.", file=sys.stderr)
@@ -100,22 +103,6 @@ def numbers(option: str, text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def check_target(option: str, file: Path | None) -> None:
-    """Refuse a file that can't be written, before the work."""
-    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise ValueError(f"{option} {file} can't be written; give the name of a file in a folder that is there.")
-
-
-def show(found: "Bench") -> None:
-    """Print the table."""
-    from ..benchmarking.report import bench_table, scaling_table
-    from ..console import make_console
-
-    console = make_console()
-    make = scaling_table if found.scaling else bench_table
-    console.print(make(found, min(console.width, 100)), soft_wrap=True)
-
-
 def write_files(found: "Bench", json: Path | None, plot: Path | None) -> None:
     """Write what was asked for."""
     from ..atomic import write_whole
@@ -126,8 +113,8 @@ def write_files(found: "Bench", json: Path | None, plot: Path | None) -> None:
         print(f"Wrote {json}.", file=sys.stderr)
     if plot is None:
         return
-    picture, left_out = (draw_scaling(found), []) if found.scaling else draw_accuracy(found)
-    write_whole(plot, picture)
+    figure, left_out = (draw_scaling(found), []) if found.scaling else draw_accuracy(found)
+    write_whole(plot, figure)
     print(f"Wrote {plot}.", file=sys.stderr)
     for label in left_out:
         print(f"{label} is not in the plot: no paper prints its ImageNet accuracy.", file=sys.stderr)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import ImageSize, Limit, Quiet, RecipeName, Task
+
 if TYPE_CHECKING:
     from ..comparison.results import Comparison
 
@@ -47,18 +49,13 @@ def compare(
             show_default="the first ConvNet, else the first model",
         ),
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="classify, detect or segment.", show_default="what the data are annotated for")
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option("--recipe", "-r", help="A recipe by name or a YAML file.", show_default="small-data, small-..."),
-    ] = None,
+    task: Task = None,
+    recipe: RecipeName = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of the recipe.")
     ] = None,
-    img_size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Train on so many images only.")] = None,
+    img_size: ImageSize = None,
+    limit: Limit = None,
     scratch_only: Annotated[
         bool, typer.Option("--scratch-only", help="Leave out pretrained weights, which are compared where at hand.")
     ] = False,
@@ -74,7 +71,7 @@ def compare(
     report: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Only make the report of a comparison again.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train several models alike and say which is best on DATA, and whether it is worth it.
 

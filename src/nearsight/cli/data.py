@@ -1,11 +1,14 @@
 """`nearsight data`: look at data before training with them."""
 
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from .options import Task
 
 data_app = typer.Typer(help="Look at data before training with them.", no_args_is_help=True, rich_markup_mode=None)
 make_app = typer.Typer(help="Make data to try things out with.", no_args_is_help=True, rich_markup_mode=None)
@@ -59,10 +62,7 @@ def check(
             help="Write the names of images to remove: unusable ones, and copies on both sides of a split.",
         ),
     ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(help="classify, multilabel, detect or segment.", show_default="what the data are annotated for"),
-    ] = None,
+    task: Task = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is no such list.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Leave with exit code 1 if there are problems.")] = False,
@@ -71,14 +71,15 @@ def check(
     ] = None,
 ) -> None:
     """Find unreadable images, wrong annotations, copies across splits, lopsided classes and odd sizes."""
+    from ..atomic import check_output, write_whole
+    from ..console import make_console
     from ..data import open_data
     from ..data.check import check_data, render_report
     from ..data.check import fix_list as list_fixes
+    from ..tasks.classify import choose_patch
 
     opened = open_data(data, task)
     if fix_list:
-        from ..atomic import check_output
-
         splits = opened.splits().values()
         names = {os.fsencode(split.name(index)) for split in splits for index in range(len(split))}
         check_output(
@@ -88,27 +89,16 @@ def check(
             force=force,
             option="--fix-list",
         )
-    report = check_data(opened, workers)
-    patches = suggest_patches(report.img_size) if report.img_size and not report.dense else {}
+    report = check_data(opened, workers=workers)
+    side = None if report.dense else report.img_size
+    models = ("deit_nano", "swin_nano", "swin_tiny")  # a plain transformer, and pyramids of three and four stages
+    patches = {name: choose_patch(name, side) for name in models} if side else {}
     if as_json:
-        import json
-
-        print(json.dumps({**report.as_dict(), "patch_size": patches}, indent=2))
+        print(json.dumps({**report.to_dict(), "patch_size": patches}, indent=2))
     else:
-        from ..console import make_console
-
         make_console().print(render_report(report, patches), highlight=False, crop=False)
     if fix_list:
-        from ..atomic import write_whole
-
         write_whole(fix_list, list_fixes(report))
         print(f"Wrote {fix_list}; images to remove: {len(report.to_remove):,}.", file=sys.stderr)
     if strict and report.problems:
         raise typer.Exit(1)
-
-
-def suggest_patches(img_size: int) -> dict[str, int | None]:
-    """Patch sizes for images of a size: of a plain transformer, and of pyramids of three and four stages."""
-    from ..tasks.classify import choose_patch
-
-    return {name: choose_patch(name, img_size) for name in ("deit_nano", "swin_nano", "swin_tiny")}

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import AsJson
+
 if TYPE_CHECKING:
     from ..data.loader import Batch
 
@@ -33,7 +35,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the report. Default: eval-SPLIT in RUN.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
     batch: Annotated[int | None, typer.Option(min=1, help="Images at a time. Default: by task.")] = None,
     workers: Workers = None,
     device: Device = None,

@@ -1,10 +1,8 @@
 """`nearsight export`: a model as a folder that runs in production."""
 
 import shlex
-import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -39,6 +37,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace a bundle that is there.")] = False,
 ) -> None:
     """Write a model as a bundle: the model, how to prepare images, and how near it is to PyTorch."""
+    from ..console import tracked
     from ..deployment.export import export as export_model
     from ..deployment.export import parse_size
 
@@ -53,7 +52,7 @@ def export(
         runtime=runtime,
         download=download,
         force=force,
-        progress=show_progress,
+        progress=tracked,
     )
     for line in summary(found):
         print(line)
@@ -61,19 +60,6 @@ def export(
         print(
             f"Look at it: python -m http.server --directory {shlex.quote(str(found.folder))}, then open localhost:8000."
         )
-
-
-def show_progress(items: Iterable[Any], title: str, total: int) -> Iterable[Any]:
-    """A bar on stderr; only its title where that is no terminal."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        print(f"{title} ...", file=sys.stderr)
-    return track(
-        items, description=title, total=total, console=console, transient=True, disable=not console.is_terminal
-    )
 
 
 def summary(found: "Exported") -> list[str]:

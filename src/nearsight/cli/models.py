@@ -1,17 +1,8 @@
-"""`nearsight models`: the table of models.
+"""`nearsight models`: the table of models."""
 
-It is recorded in `catalogue.json` (`make catalogue` writes it, the tests hold it against the models), so that the table
-appears at once: counting every model's multiply-adds takes half a minute, and loading torch some seconds.
-"""
-
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from itertools import groupby
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
@@ -19,7 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-RECORD = Path(__file__).with_name("catalogue.json")
+from ..catalogue import ModelInfo, describe_models
+from .options import AsJson
+
 WIDE = 150  # from this width on, every slot has a column of its own
 FAMILIES = {
     "localvit": "LocalViT",
@@ -33,55 +26,18 @@ NUMBERS = {"params": 8, "MACs": 8, "image": 7, "strides": 9, "ckpt": 4}  # title
 SLOTS = ("embed", "qkv", "mixer", "ffn", "merge")
 
 
-@dataclass(frozen=True)
-class ModelRow:
-    """One model.
-
-    Attributes:
-        name: What `create_model` takes.
-        family: Paper, or `hosts` for the plain models.
-        image: Height and width in pixels that multiply-adds are counted at.
-        embed: What fills this slot, as short text; where stages differ, separated by slashes.
-        qkv: The same.
-        mixer: The same.
-        ffn: The same.
-        merge: The same.
-        parameters: Number of trained values.
-        macs: Multiply-adds of one image.
-        strides: Pixels between neighbouring tokens, per stage.
-        released: Whether released checkpoints of this model are known to `load_official`.
-    """
-
-    name: str
-    family: str
-    image: tuple[int, int]
-    embed: str
-    qkv: str
-    mixer: str
-    ffn: str
-    merge: str
-    parameters: int
-    macs: int
-    strides: tuple[int, ...]
-    released: bool
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row as plain JSON values."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
-
 def models(
     pattern: Annotated[
         str | None, typer.Argument(help="A piece of a name, a pattern like 'lit_*', or a family.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the models: what fills their slots, their size and their cost."""
-    rows = read_catalogue(pattern)
+    rows = describe_models(pattern)
     if as_json:
         from ..console import print_json
 
-        print_json([row.as_dict() for row in rows])
+        print_json([row.to_dict() for row in rows])
         return
     from ..console import make_console
 
@@ -89,44 +45,7 @@ def models(
     console.print(models_table(rows, console.width))
 
 
-def read_catalogue(pattern: str | None = None) -> list[ModelRow]:
-    """The recorded rows, grouped by family; with a pattern, those whose name or family it matches.
-
-    Args:
-        pattern: Shell-style pattern, or a piece of a name; upper and lower case are the same.
-
-    Raises:
-        ValueError: Nothing matches.
-
-    Example:
-        >>> [row.name for row in read_catalogue("lit_s*")]
-        ['lit_small']
-    """
-    rows = [ModelRow(**row | {"image": tuple(row["image"]), "strides": tuple(row["strides"])}) for row in _read_json()]
-    if pattern is None:
-        return rows
-    wanted = pattern.lower()
-    glob = wanted if any(sign in wanted for sign in "*?[") else f"*{wanted}*"
-    found = [row for row in rows if fnmatchcase(row.name, glob) or row.family == wanted]
-    if not found:
-        names = [row.name for row in rows] + sorted({row.family for row in rows})
-        near = get_close_matches(wanted.strip("*"), names, 1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"No model matches {pattern!r}; {hint}`nearsight models` lists all {len(rows)}.")
-    return found
-
-
-def write_catalogue(rows: list[ModelRow], path: Path = RECORD) -> None:
-    """Record the rows, one a line."""
-    lines = ",\n".join(json.dumps(row.as_dict(), ensure_ascii=False) for row in rows)
-    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-
-
-def _read_json() -> list[dict[str, Any]]:
-    return json.loads(RECORD.read_text(encoding="utf-8"))
-
-
-def models_table(rows: Sequence[ModelRow], width: int) -> RenderableType:
+def models_table(rows: Sequence[ModelInfo], width: int) -> RenderableType:
     """The catalogue: a column for each slot on a wide page, two lines for each model on a narrow one."""
     caption = Text(
         f"{len(rows)} model{'s' * (len(rows) > 1)}; released checkpoints (ckpt): {sum(r.released for r in rows)}. "
@@ -136,7 +55,7 @@ def models_table(rows: Sequence[ModelRow], width: int) -> RenderableType:
     return Group(wide_table(rows) if width >= WIDE else narrow_table(rows), caption)
 
 
-def wide_table(rows: Sequence[ModelRow]) -> Table:
+def wide_table(rows: Sequence[ModelInfo]) -> Table:
     """A line for each model."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("model", no_wrap=True)
@@ -153,7 +72,7 @@ def wide_table(rows: Sequence[ModelRow]) -> Table:
     return table
 
 
-def narrow_table(rows: Sequence[ModelRow]) -> Text:
+def narrow_table(rows: Sequence[ModelInfo]) -> Text:
     """A line for the size and cost of each model, and one for what fills its slots."""
 
     def line(name: str, numbers: Sequence[str]) -> str:
@@ -171,7 +90,7 @@ def narrow_table(rows: Sequence[ModelRow]) -> Text:
     return text
 
 
-def slot_texts(row: ModelRow) -> list[str]:
+def slot_texts(row: ModelInfo) -> list[str]:
     """What fills the slots, in their order."""
     return [getattr(row, slot) for slot in SLOTS]
 
@@ -181,7 +100,7 @@ def is_plain(text: str) -> bool:
     return text in ("–", "Linear", "Mlp 4") or text.startswith("Patchify")
 
 
-def number_texts(row: ModelRow) -> list[str]:
+def number_texts(row: ModelInfo) -> list[str]:
     """Size, cost, image, strides, and whether a checkpoint was released."""
     height, width = row.image
     return [

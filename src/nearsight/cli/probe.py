@@ -41,33 +41,25 @@ def probe(
         raise ValueError("Name what is to be probed, such as `nearsight probe window depthwise`, or give --tables.")
     if draw is not None and draw.exists() and not draw.is_dir():
         raise ValueError(f"--draw {draw} is a file; give the name of a folder.")
+    from ..console import make_console, print_json
     from ..explanation.probing import probe as measure
     from ..explanation.probing.open import parse_shape
+    from ..explanation.probing.paper import findings_text
 
     shape = None if size is None else parse_shape(size)
     found = [measure(name, size=shape, bare=bare, seed=seed) for name in names]
     result: dict[str, Any] = {"probed": [findings.to_dict() for findings in found]}
     if not as_json:
-        show(found)
+        console = make_console()
+        for findings in found:
+            console.print(findings_text(findings), soft_wrap=True)
     if draw is not None:
         for number, (name, findings) in enumerate(zip(names, found, strict=True), 1):
             write_layer(draw, number, name, findings, shape, bare, seed)
     if tables:
         result["tables"] = run_tables(as_json, draw, seed)
     if as_json:
-        from ..console import print_json
-
         print_json(result)
-
-
-def show(found: "list[Findings]") -> None:
-    """Print what was found, layer by layer."""
-    from ..console import make_console
-    from ..explanation.probing.paper import findings_text
-
-    console = make_console()
-    for findings in found:
-        console.print(findings_text(findings), soft_wrap=True)
 
 
 def run_tables(as_json: bool, draw: Path | None, seed: int) -> list[dict[str, Any]]:
@@ -116,11 +108,11 @@ def write_tables(folder: Path, seed: int) -> None:
     save(folder / "relations.png", draw_relations(measure_nodes(seed)))
 
 
-def save(path: Path, picture: Any) -> None:
+def save(path: Path, figure: Any) -> None:
     """Write a figure as PNG."""
     from ..atomic import write_whole
     from ..plots.style import to_png
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, to_png(picture))
+    write_whole(path, to_png(figure))
     print(f"Wrote {path}.", file=sys.stderr)

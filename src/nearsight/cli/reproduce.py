@@ -12,6 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from .options import AsJson
+
 if TYPE_CHECKING:
     from ..reproduce import RowVerdict
 
@@ -29,7 +31,7 @@ def reproduce(
     paper: Annotated[
         str | None, typer.Argument(help="localvit, lightvit, lit, dwconv or life; all five without.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
     markdown: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write all five papers' rows to a page.")
     ] = None,

@@ -7,7 +7,6 @@ import sys
 import traceback
 import warnings
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, NoReturn, TextIO
 
 import typer
@@ -16,18 +15,15 @@ from .. import __version__
 from .app import app as open_app
 from .bench import bench
 from .compare import compare
-from .convert import convert
 from .data import data_app
-from .distill import distill
 from .evaluate import evaluate, predict
 from .explain import explain
 from .export import export
-from .matrix import matrix
 from .models import models
 from .probe import probe
 from .reproduce import reproduce
-from .train import train
-from .weights import weights_app
+from .train import distill, train
+from .weights import convert, weights_app
 
 app = typer.Typer(
     name="nearsight",
@@ -54,7 +50,15 @@ app.command()(bench)
 app.command()(models)
 app.command()(convert)
 app.command()(reproduce)
-app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(matrix)
+
+
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def matrix(context: typer.Context) -> None:
+    """Say where the measured table of parts and hosts is, and what makes it again."""
+    raise ValueError(
+        "`nearsight matrix` went to the maintainers' tools: docs/matrix.md has the table, and "
+        "`python -m tools.matrix` in a clone of the repository measures it again."
+    )
 
 
 def main() -> None:
@@ -122,15 +126,9 @@ def prepare_output() -> None:
 
 def is_refusal(error: Exception) -> bool:
     """Whether the library itself said no, or a file could not be used; anything else is a bug and shows its trace."""
-    if isinstance(error, OSError):
-        return True
-    return Path(last_file(error.__traceback__)).is_relative_to(Path(__file__).parents[1])
-
-
-def last_file(trace: TracebackType | None) -> str:
-    """The source file in which an error was raised."""
-    frames = traceback.extract_tb(trace)
-    return frames[-1].filename if frames else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    library = Path(__file__).parents[1]
+    return isinstance(error, OSError) or (bool(frames) and Path(frames[-1].filename).is_relative_to(library))
 
 
 def stop(error: Exception) -> NoReturn:

@@ -1,15 +1,34 @@
-"""`nearsight train`."""
+"""`nearsight train` and `nearsight distill`."""
 
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import ImageSize, Limit, Quiet, RecipeName, Task
+
 if TYPE_CHECKING:
     from ..runs.run import Outcome
+
+Batch = Annotated[int | None, typer.Option(help="Images in a step, over all processes.")]
+LearningRate = Annotated[float | None, typer.Option(help="Learning rate.")]
+Seed = Annotated[int | None, typer.Option(help="Of the weights, the order and every random draw.")]
+Precision = Annotated[str | None, typer.Option(help="fp32 or bf16.")]
+Keep = Annotated[int | None, typer.Option(help="Newest checkpoints to keep, beside the best.")]
+Workers = Annotated[int | None, typer.Option(help="Processes that read images.")]
+Track = Annotated[list[str] | None, typer.Option(help="Also report to wandb, mlflow, ... (repeatable).")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
+Cpu = Annotated[bool, typer.Option("--cpu", help="Do not use a GPU.")]
+RunFolder = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="RUN", help="Folder of the run.", show_default="runs/...")
+]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as augment.mixup=0.")
+]
 
 
 def train(
@@ -24,20 +43,13 @@ def train(
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="A model of ours or of timm; without, the data choose.")
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="classify, detect or segment.", show_default="what the data are annotated for")
-    ] = None,
+    task: Task = None,
     head: Annotated[
         str | None,
         typer.Option(help="retinanet, mask-rcnn, cascade-mask-rcnn, detr; semantic-fpn, upernet, linear."),
     ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option("--recipe", "-r", help="A recipe by name or a YAML file.", show_default="small-data, small-..."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="RUN", help="Folder of the run.", show_default="runs/...")
-    ] = None,
+    recipe: RecipeName = None,
+    out: RunFolder = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run, as it was; nothing else is needed.")
     ] = None,
@@ -45,9 +57,9 @@ def train(
         str | None, typer.Option(metavar="TIME", help="Time that all may take: 20m, 1h30m; the plan keeps to it.")
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training images.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images in a step, over all processes.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    img_size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
+    batch: Batch = None,
+    lr: LearningRate = None,
+    img_size: ImageSize = None,
     patch_size: Annotated[int | None, typer.Option(help="Stride of the model's embedding in pixels.")] = None,
     weights: Annotated[
         str,
@@ -63,42 +75,89 @@ def train(
         str | None, typer.Option(metavar="SLOT=PART,...", help="Local parts for it, such as ffn=localvit,qkv=life.")
     ] = None,
     class_weights: Annotated[str | None, typer.Option(help="'balanced' weighs rare classes more.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Train on so many images only.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the weights, the order and every random draw.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
-    keep: Annotated[int | None, typer.Option(help="Newest checkpoints to keep, beside the best.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as augment.mixup=0.")
-    ] = None,
-    track: Annotated[list[str] | None, typer.Option(help="Also report to wandb, mlflow, ... (repeatable).")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Do not use a GPU.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    limit: Limit = None,
+    seed: Seed = None,
+    precision: Precision = None,
+    keep: Keep = None,
+    workers: Workers = None,
+    changes: Changes = None,
+    track: Track = None,
+    threads: Threads = None,
+    cpu: Cpu = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a model on DATA; the same command again goes on where it stopped."""
     options = locals()
 
-    from ..training.signals import Interrupted
-    from ..training.train import train as run
+    from ..training.train import train as verb
 
+    run(verb, options)
+
+
+def distill(
+    teacher: Annotated[
+        str,
+        typer.Argument(metavar="TEACHER", help="A run, a weight file, or a model of timm with pretrained weights."),
+    ],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Labelled images: class folders, .csv, .parquet, .npz, .tar, a name.")
+    ],
+    into: Annotated[
+        str | None, typer.Option("--into", "-m", help="The model to train, ours or timm's; without, the data choose.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="classify or multilabel.", show_default="what the data are annotated for")
+    ] = None,
+    unlabelled: Annotated[
+        list[str] | None,
+        typer.Option(metavar="IMAGES", help="Images without labels: a folder, or data of any kind (repeatable)."),
+    ] = None,
+    kind: Annotated[str, typer.Option(help="soft for the teacher's probabilities, hard for its class.")] = "soft",
+    temperature: Annotated[float | None, typer.Option(help="Of soft labels.", show_default="2")] = None,
+    weight: Annotated[float, typer.Option(help="Fraction of the teacher in the loss of a labelled image.")] = 0.9,
+    features: Annotated[float, typer.Option(help="Weight of the distance to the teacher's features.")] = 0.0,
+    views: Annotated[
+        int | None, typer.Option(help="Views of each image that the teacher predicts once; 0 asks it every time.")
+    ] = 4,
+    recipe: RecipeName = None,
+    out: RunFolder = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the images, labelled or not.")] = None,
+    batch: Batch = None,
+    lr: LearningRate = None,
+    img_size: Annotated[int | None, typer.Option(help="Side of the student's images in pixels.")] = None,
+    patch_size: Annotated[int | None, typer.Option(help="Stride of the student's embedding in pixels.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use the labels of so many training images only.")] = None,
+    seed: Seed = None,
+    precision: Precision = None,
+    keep: Keep = None,
+    workers: Workers = None,
+    changes: Changes = None,
+    track: Track = None,
+    threads: Threads = None,
+    cpu: Cpu = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a small model on what TEACHER says of DATA; the same command again goes on where it stopped."""
+    options = locals()
+
+    from ..training.distill import distill as verb
+
+    run(verb, options)
+
+
+def run(verb: "Callable[..., Outcome]", options: dict[str, Any]) -> None:
+    """Train, and print the result and what to do with it; an interrupted training leaves with the signal's code."""
+    from ..training.signals import Interrupted
+
+    speaks = os.environ.get("RANK", "0") == "0"  # of several processes, which torchrun and accelerate number
     try:
-        outcome = run(**options)
+        outcome = verb(**options)
     except Interrupted as stop:
-        if is_first_process():
+        if speaks:
             print(f"nearsight: {stop}", file=sys.stderr)
         raise typer.Exit(128 + stop.number) from None
-    if not quiet and is_first_process():
-        print_outcome(outcome)
-
-
-def is_first_process() -> bool:
-    """Whether this is the one process that speaks; torchrun and accelerate number theirs."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def print_outcome(outcome: "Outcome") -> None:
-    """The result, and what to do with it."""
+    if options["quiet"] or not speaks:
+        return
     folder = outcome.folder
     tested = "" if outcome.test_score is None else f", {outcome.test_score:.2%} on the test images"
     reached = f"{outcome.metric} {outcome.val_score:.2%} on the validation images (epoch {outcome.epoch})"

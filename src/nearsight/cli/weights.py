@@ -1,4 +1,4 @@
-"""`nearsight weights`: pretrained weights that are at hand, and fetching others."""
+"""`nearsight weights`: pretrained weights at hand, and fetching others; `nearsight convert`: released checkpoints."""
 
 import sys
 from pathlib import Path
@@ -6,16 +6,15 @@ from typing import Annotated
 
 import typer
 
+from .options import AsJson
+
 weights_app = typer.Typer(
     help="List pretrained weights to start from, or fetch some.", invoke_without_command=True, rich_markup_mode=None
 )
 
 
 @weights_app.callback()
-def weights(
-    context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
+def weights(context: typer.Context, as_json: AsJson = False) -> None:
     """List the pretrained weights that are at hand, and those that can be had, in the order in which they are taken."""
     if context.invoked_subcommand is not None:
         return
@@ -24,20 +23,7 @@ def weights(
 
     listed = list_pretrained()
     if as_json:
-        print_json(
-            [
-                {
-                    "name": one.name,
-                    "licence": one.licence,
-                    "bytes": one.bytes,
-                    "file": str(one.path) if one.path else None,
-                    "source": one.source,
-                    "automatic": one.path is not None and permits_commercial_use(one.licence),
-                    "about": one.about,
-                }
-                for one in listed
-            ]
-        )
+        print_json([one.to_dict() for one in listed])
         return
     table = titled("weights", "size")
     table.add_column("licence")
@@ -74,3 +60,29 @@ def get(
     print(f"{how} {got.path} ({megabytes(got.bytes)}, licence {got.licence}, SHA-256 {got.sha256[:12]}...).")
     if folder is not None:
         print(f"Trainings take it if NEARSIGHT_WEIGHTS={folder} is set.", file=sys.stderr)
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Released checkpoint (.pth, .pt, .bin, .safetensors).")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="File to write (.safetensors).")],
+    behaviour: Annotated[str, typer.Option(help="Where release and paper differ: released or paper.")] = "released",
+    act: Annotated[str, typer.Option(help="LocalViT's activation: hswish or relu6.")] = "hswish",
+    channel_attention: Annotated[str, typer.Option(help="LocalViT's ECA: eca or eca_hsigmoid.")] = "eca",
+    heads: Annotated[int | None, typer.Option(help="Attention heads, where the file can't tell.")] = None,
+    trained_window: Annotated[
+        int | None, typer.Option(help="Swin v2: window before fine-tuning with a larger.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over files that Nearsight did not write.")] = False,
+) -> None:
+    """Convert a released checkpoint to a safetensors file that knows its model."""
+    options = locals()
+
+    from ..checkpoints import convert as convert_file
+    from ..checkpoints.format import read_description
+
+    written = convert_file(**options)
+    about = read_description(written)
+    print(
+        f"{source.name} is {about['name'] or 'a model without a registered name'} (family {about['origin']['family']})."
+    )
+    print(f"Wrote {written} and {written.with_suffix('.json').name}.")

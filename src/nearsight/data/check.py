@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from os import PathLike
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from .issues import (
     Unreadable,
     plural,
 )
+from .open import open_data
 from .samples import Data
 from .sizes import choose_side, choose_size, measure_sizes
 from .split import complete_splits
@@ -38,19 +40,24 @@ FAR = 4.0  # times the median: from there on a size is odd
 LONG = 4.0  # aspect ratio of a panorama, of which a square crop shows little
 
 
-def check_data(data: Data, workers: int | None = None) -> CheckReport:
+def check_data(data: Data | str | PathLike[str], task: str | None = None, *, workers: int | None = None) -> CheckReport:
     """Read all images and report what would spoil a training run.
 
     Args:
-        data: What `open_data` opened.
+        data: A source as for `open_data`, or what that opened.
+        task: As for `open_data`, for a source.
         workers: Processes that read images; 0 reads in this one. As many as there are cores if None.
 
+    Raises:
+        ValueError: There are no such data, or they are not for this task.
+
     Example:
-        >>> from nearsight.data import open_data
-        >>> report = check_data(open_data("digits"))
+        >>> report = check_data("digits")
         >>> report.problems, report.heights.median, report.img_size
         ([], 8.0, 32)
     """
+    if not isinstance(data, Data):
+        data = open_data(data, task)
     splits = data.splits()
     survey = survey_images(splits, workers)
     report = CheckReport(

@@ -264,7 +264,10 @@ class CheckReport:
         surplus = [image for copies in apart for image in copies.surplus]
         return list(dict.fromkeys([*(image.name for image in [*self.unreadable, *surplus]), *self.unusable]))
 
-    def as_dict(self) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        return f"CheckReport({self.source!r}, images={self.images}, problems={self.problems})"
+
+    def to_dict(self) -> dict[str, Any]:
         """The report as values that JSON knows, with the verdict first."""
         rest = asdict(self)
         for copies, entry in zip(self.copies, rest["copies"], strict=True):

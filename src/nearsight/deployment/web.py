@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ..atomic import write_whole
-from ..checkpoints.pretrained import own_cache
+from ..checkpoints.pretrained import weight_folders
 from ..plots.overlays import class_colours
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
@@ -73,7 +73,7 @@ def find_runtime(folder: str | os.PathLike[str] | None = None, download: bool = 
             f"{given} lacks {lacking[0]} of {PACKAGE}; give its unpacked package (`npm pack {PACKAGE}@{VERSION}`), "
             "or leave --runtime out."
         )
-    cached = own_cache().with_name(f"{PACKAGE}-{VERSION}")
+    cached = weight_folders()[-1][0].with_name(f"{PACKAGE}-{VERSION}")
     if not has_runtime(cached):
         if not download:
             raise ValueError(
