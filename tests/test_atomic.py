@@ -153,6 +153,12 @@ def test_a_file_system_without_locks_is_written_to(tmp_path: Path, monkeypatch: 
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.csv", "bundle"]
 
 
+@pytest.mark.parametrize("folder", [False, True])
+def test_where_nothing_can_be_written_nothing_is_tried_for_ever(folder: bool) -> None:
+    with pytest.raises(OSError), claimed_part(Path("/proc/nearsight"), folder):
+        pass
+
+
 def test_inputs_and_files_of_others_are_refused(tmp_path: Path) -> None:
     mine, ours, empty = tmp_path / "mine.csv", tmp_path / "ours.csv", tmp_path / "empty.csv"
     mine.write_text("name,age\n")

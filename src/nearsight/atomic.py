@@ -99,15 +99,14 @@ def claim(part: Path, folder: bool) -> int | None:
     if sys.platform == "win32":
         raise NoLocksError
     while True:
+        if folder:
+            with suppress(FileExistsError):
+                part.mkdir()
+        how = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT
         try:
-            if folder:
-                with suppress(FileExistsError):
-                    part.mkdir()
-                handle = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            else:
-                handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            handle = os.open(part, how | os.O_NOFOLLOW, 0o666)
         except FileNotFoundError:
-            if not part.parent.is_dir():
+            if not folder:
                 raise
             continue  # whoever had it has just removed it
         except OSError:
