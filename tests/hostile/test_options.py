@@ -134,6 +134,14 @@ def test_an_empty_word_is_not_this_folder(attempt: Try, words: str, empty: str) 
         assert code == 1 and err.startswith(f"nearsight: {option} is empty") and not list(Path.cwd().iterdir())
 
 
+@pytest.mark.parametrize("number", ["257", "100000", "9" * 30])
+def test_more_workers_than_a_machine_has_are_never_started(attempt: Try, place: Path, number: str) -> None:
+    run, image = str(place / "run"), str(place / "image.png")
+    for line in (("predict", run, image), ("eval", run), ("data", "check", str(place / "table" / "labels.csv"))):
+        code, _, err = attempt(*line, "--workers", number, may_write=("found",))
+        assert code == 1 and f"{number} workers won't do" in err
+
+
 VALUES = (
     *("", " ", "0", "-1", "1e99", "nan", "x", "9" * 30, "1.5", "/dev/null", "/dev/full", "no/such/place", "\udcff"),
     *("[[[", "{}", "null", "1,2,,3", "=", "a=b=c", "../..", "~nobody", "\N{SNOWMAN}" * 300, "y" * 100_000),
