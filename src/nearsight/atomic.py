@@ -1,11 +1,17 @@
 """Files that are complete or absent, and never take the place of what is not ours."""
 
 import os
+import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
+
+if sys.platform != "win32":
+    import fcntl
 
 HEAD = 4096  # bytes of a file by which it is told whose it is
 
@@ -40,15 +46,101 @@ def writing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(path))
     refuse_odd(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
+    with claimed_part(target) as part:
         with part.open("wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         part.replace(target)
+
+
+@contextmanager
+def claimed_part(target: Path, folder: bool = False) -> Iterator[Path]:
+    """A file or folder beside `target` that no other process writes to, to be renamed; otherwise it is removed.
+
+    What a killed process left there for the same target is taken over or removed: the claim is a lock, which goes with
+    its process, so that nobody takes what is still being written. Where there are no locks, leftovers stay.
+    """
+    parts = (target.with_name(f".{target.name}.{number}.part") for number in count(1))
+    try:
+        part, handle = next((part, handle) for part in parts if (handle := claim(part, folder)) is not None)
+    except NoLocksError:
+        part, handle = target.with_name(f".{target.name}.pid{os.getpid()}.part"), None
+        if folder:
+            part.mkdir(exist_ok=True)
+    try:
+        for left in parts if handle is not None else ():
+            if not os.path.lexists(left):
+                break
+            if (other := claim(left, folder)) is not None:
+                remove(left)
+                os.close(other)
+        for held in part.iterdir() if folder else ():
+            remove(held)
+        yield part
     finally:
-        part.unlink(missing_ok=True)
+        if handle is None or is_open_as(handle, part):  # else it was renamed, and what has its name now is another's
+            remove(part)
+        if handle is not None:
+            os.close(handle)
+
+
+class NoLocksError(Exception):
+    """The system, or a file system, has no locks that go with their process."""
+
+
+def claim(part: Path, folder: bool) -> int | None:
+    """Make and lock a file or folder; the handle that keeps the lock, or None where another process has it.
+
+    Raises:
+        OSError: Nothing can be written there.
+        NoLocksError: There are no locks; nothing was made.
+    """
+    if sys.platform == "win32":
+        raise NoLocksError
+    while True:
+        if folder:
+            with suppress(FileExistsError):
+                part.mkdir()
+        how = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT
+        try:
+            handle = os.open(part, how | os.O_NOFOLLOW, 0o666)
+        except FileNotFoundError:
+            if not folder:
+                raise
+            continue  # whoever had it has just removed it
+        except OSError:
+            if not os.path.lexists(part):
+                raise
+            return None  # not ours: a link, or another user's
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except OSError:  # of the file system
+            remove(part)
+            os.close(handle)
+            raise NoLocksError from None
+        if is_open_as(handle, part):
+            return handle
+        os.close(handle)  # whoever had it has just renamed or removed it
+
+
+def is_open_as(handle: int, path: Path) -> bool:
+    """Whether what is open under a handle still has that name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that it holds; what is not there is no matter."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def check_output(

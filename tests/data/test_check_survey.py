@@ -90,7 +90,7 @@ def test_any_error_of_a_source_is_the_reason_of_an_unreadable_image(bad_splits):
 
 
 def test_a_negative_number_of_workers_is_refused():
-    with pytest.raises(ValueError, match=r"^-1 workers were asked for; give 0 to read in one process, or the number"):
+    with pytest.raises(ValueError, match=r"^-1 workers won't do; give 0 to read images in one process, or up to 256"):
         survey_images({}, workers=-1)
 
 

@@ -110,6 +110,38 @@ def test_absurd_options_are_refused(attempt: Try, line: tuple[str, ...]) -> None
     assert code in (1, 2), (code, err)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "predict x y --out",
+        "eval x --out",
+        "explain x y -o",
+        "probe window --draw",
+        "export x --out",
+        "train digits -o",
+        "compare digits -o",
+        "bench deit_nano --json",
+    ],
+)
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_word_is_not_this_folder(attempt: Try, words: str, empty: str) -> None:
+    option = words.split()[-1]
+    lines = [(*words.split(), empty)]
+    if option.startswith("--"):
+        lines.append((*words.split()[:-1], f"{option}={empty}"))
+    for line in lines:
+        code, _, err = attempt(*line)
+        assert code == 1 and err.startswith(f"nearsight: {option} is empty") and not list(Path.cwd().iterdir())
+
+
+@pytest.mark.parametrize("number", ["257", "100000", "9" * 30])
+def test_more_workers_than_a_machine_has_are_never_started(attempt: Try, place: Path, number: str) -> None:
+    run, image = str(place / "run"), str(place / "image.png")
+    for line in (("predict", run, image), ("eval", run), ("data", "check", str(place / "table" / "labels.csv"))):
+        code, _, err = attempt(*line, "--workers", number, may_write=("found",))
+        assert code == 1 and f"{number} workers won't do" in err
+
+
 VALUES = (
     *("", " ", "0", "-1", "1e99", "nan", "x", "9" * 30, "1.5", "/dev/null", "/dev/full", "no/such/place", "\udcff"),
     *("[[[", "{}", "null", "1,2,,3", "=", "a=b=c", "../..", "~nobody", "\N{SNOWMAN}" * 300, "y" * 100_000),

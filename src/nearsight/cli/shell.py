@@ -66,6 +66,7 @@ def main() -> None:
     prepare_output()
     warnings.showwarning = show_warning
     try:
+        refuse_empty(sys.argv[1:])
         app(prog_name="nearsight")
     except BrokenPipeError:  # whoever read the output (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -82,6 +83,27 @@ def main() -> None:
     except KeyboardInterrupt:
         print("nearsight: interrupted.", file=sys.stderr)
         sys.exit(130)
+
+
+def refuse_empty(words: list[str]) -> None:
+    """Refuse words that say nothing, as an unset shell variable leaves them: as a path they would mean this folder.
+
+    Example:
+        >>> refuse_empty(["predict", "run", "image.png", "--out="])
+        Traceback (most recent call last):
+        ...
+        ValueError: --out is empty, as a shell variable that is not set; give it a value, or leave it out.
+    """
+    for number, word in enumerate(words):
+        name, sign, value = word.partition("=")
+        before = words[number - 1] if number else ""
+        if name.startswith("--") and sign and not value.strip():
+            what = name
+        elif not word.strip():
+            what = before if before.startswith("-") else f"Word {number + 1} of the command"
+        else:
+            continue
+        raise ValueError(f"{what} is empty, as a shell variable that is not set; give it a value, or leave it out.")
 
 
 plain_warning = warnings.showwarning

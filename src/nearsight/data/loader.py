@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..plots.overlays import IGNORE_INDEX
 from .instances import Instances
-from .samples import BadImage, Split
+from .samples import BadImage, Split, check_workers
 from .transforms import Size
 
 MIX = 8  # runs of images (shards) that are read and shuffled together
@@ -363,6 +363,7 @@ def train_loader(images: TrainImages, batches: Iterable[list[Draw]], workers: in
 
 def make_loader(images: Dataset, workers: int, collate: Collate, **settings: object) -> DataLoader:
     """A loader with our collation."""
+    check_workers(workers)
     return DataLoader(
         images,
         num_workers=workers,

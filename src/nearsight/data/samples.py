@@ -34,6 +34,25 @@ class BadImage(ValueError):
         return BadImage, (self.name, self.reason)  # so that it travels from a worker process
 
 
+MOST_WORKERS = 256
+
+
+def check_workers(workers: int) -> None:
+    """Refuse a number of processes or threads that read images which no machine could use, before any is started.
+
+    Raises:
+        ValueError: It is below 0, or more than 256.
+
+    Example:
+        >>> check_workers(100_000)
+        Traceback (most recent call last):
+        ...
+        ValueError: 100000 workers won't do; give 0 to read images in one process, or up to 256.
+    """
+    if not 0 <= workers <= MOST_WORKERS:
+        raise ValueError(f"{workers} workers won't do; give 0 to read images in one process, or up to {MOST_WORKERS}.")
+
+
 class Split(ABC):
     """Labelled images of one split.
 

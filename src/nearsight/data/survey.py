@@ -21,7 +21,7 @@ from PIL import Image
 from ..console import tracked
 from .duplicates import SIDE, make_thumbnail
 from .image import ORIENTATION, readable_formats
-from .samples import BadImage, Split
+from .samples import BadImage, Split, check_workers
 
 CHUNK = 16  # images that a process reads at a time
 FEW = 400  # images that are read sooner than processes are started
@@ -95,11 +95,11 @@ def survey_images(splits: Mapping[str, Split], workers: int | None = None) -> Su
             images.
 
     Raises:
-        ValueError: The number of workers is negative.
+        ValueError: The number of workers is negative or far too large.
         OSError: No worker process can be started.
     """
-    if workers is not None and workers < 0:
-        raise ValueError(f"{workers} workers were asked for; give 0 to read in one process, or the number of workers.")
+    if workers is not None:
+        check_workers(workers)
     entries = [(name, index) for name, split in splits.items() for index in range(len(split))]
     if workers is None:
         workers = available_cores() if len(entries) > FEW else 0

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from .. import __version__
+from ..atomic import claimed_part
 from ..data.image import enough_for, show_middle
 from ..data.restore import fit_sides, resize_image
 
@@ -257,21 +257,15 @@ def writing_bundle(folder: Path) -> Iterator[Path]:
     """A folder to write into, which takes its name when all is written; what was there before is replaced then."""
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    try:
+    with claimed_part(folder, folder=True) as part:
         yield part
         for file in part.rglob("*"):
             if file.is_file():
                 sync(file)
-        if folder.exists():
-            folder.rename(old)
-        part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        with claimed_part(folder.with_name(f"{folder.name}.old"), folder=True) as old:
+            if folder.exists():
+                folder.rename(old / folder.name)
+            part.rename(folder)
 
 
 def sync(file: Path) -> None:

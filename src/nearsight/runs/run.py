@@ -201,8 +201,9 @@ class Run:
                 f"{self.folder} is in use by another process; wait for it, or give another folder with --out."
             ) from None
         try:
-            for left in self.folder.glob(".*.part"):  # of `write_whole`, after a kill
-                left.unlink(missing_ok=True)
+            for left in self.folder.glob(".*.part"):  # of `write_whole`, after a kill; folders are of exports
+                if not left.is_dir():
+                    left.unlink(missing_ok=True)
             yield
         finally:
             if self.folder.is_dir() and [entry.name for entry in self.folder.iterdir()] == [".lock"]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.samples import BadImage, Split
+from ..data.samples import BadImage, Split, check_workers
 from ..tasks.predictions import Prediction
 from .bundle import FILES, Bundle, BundleError
 from .images import GivenImages, Named
@@ -160,6 +160,7 @@ class ImageBatches:
     """
 
     def __init__(self, images: Split, bundle: Bundle, batch: int, workers: int):
+        check_workers(workers)
         self.images, self.bundle, self.batch, self.workers = images, bundle, batch, workers
         self.sampler = range(len(images))
 
