@@ -26,7 +26,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
@@ -287,7 +287,8 @@ class Queue:
                     is_resting = not is_resting
                     child.send_signal(signal.SIGSTOP if is_resting else signal.SIGCONT)
                 write_whole(spent, f"{before + processor_seconds(child.pid):.1f}".encode())
-                time.sleep(POLL)
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(POLL)
         finally:
             if child.poll() is None:  # this process is to end: the run writes its checkpoint and ends, too
                 child.send_signal(signal.SIGCONT)
@@ -345,10 +346,10 @@ def someone_measures(pattern: str) -> bool:
     """Whether a process runs whose command line has the pattern."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = path.read_bytes().split(b"\0")
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:  # it has ended by now
             continue
-        if re.search(pattern, b" ".join(words).decode(errors="replace")) and int(path.parent.name) != os.getpid():
+        if "tools.evidence" not in command and re.search(pattern, command):  # workers have the pattern in theirs
             return True
     return False
 
@@ -540,8 +541,9 @@ def pool(
 
 def table(question: Question, lines: list[dict[str, Any]]) -> Iterator[str]:
     """The lines of a page about a question."""
-    from nearsight.comparison.report import percent, signed
+    from nearsight.comparison.report import signed
     from nearsight.comparison.statistics import estimate_difference, estimate_score
+    from nearsight.console import percent
 
     labels = list(dict.fromkeys(line["label"] for line in lines))
     split = lines[0]["judged"]["split"]
