@@ -16,9 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
+from nearsight.cli.shell import app as commands
 from nearsight.comparison.statistics import estimate_difference
-from tools.evidence import Queue, fold_of_each, pack, page, pool, read_questions, scores_of
+from nearsight.config.files import load_recipe, parse_changes
+from tools.evidence import Question, Queue, fold_of_each, pack, page, pool, read_questions, scores_of
 
 ROOT = Path(__file__).parents[2]
 FAKE = """
@@ -216,6 +219,18 @@ def test_a_listed_need_must_be_listed(queue: Queue) -> None:
     write_list(queue, {"student": "1 {run:try/teacher-seed0}"})
     with pytest.raises(ValueError, match="needs the run try/teacher-seed0, which is not listed"):
         read_questions(queue.listed)
+
+
+@pytest.mark.parametrize("question", read_questions(ROOT / "benchmarks" / "experiments.yaml"), ids=lambda one: one.name)
+def test_listed_commands_are_understood(question: Question, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours later is too late to hear of a misspelt option; the command line and the recipe take every one."""
+    monkeypatch.setattr("tools.evidence.make_data", lambda queue, experiment: queue.data / experiment.data)
+    verbs = get_command(commands).commands  # type: ignore[attr-defined]
+    for experiment in question.experiments:
+        verb, *words = queue.arguments(experiment)
+        given = verbs[verb].make_context(verb, words).params
+        recipe = load_recipe(given["recipe"] or "small-data", parse_changes(given["changes"]))
+        assert given["seed"] == experiment.seed and recipe.task == "classify"
 
 
 def test_folds_divide_all_images_evenly_by_class() -> None:
