@@ -25,7 +25,7 @@ LAYERS = (
     ("data",),
     ("tasks",),
     ("runs",),
-    ("features",),
+    ("features", "sharing"),
     ("training",),
     ("deployment",),
     ("evaluation", "explanation"),

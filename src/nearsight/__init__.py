@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .prediction import predict
     from .retrofit.localize import localize
     from .runs.predictor import load, save
+    from .sharing import push
     from .training import load_recipe, run_training
     from .training.distill import distill
     from .training.train import train
@@ -65,6 +66,7 @@ __all__ = [
     "parts",
     "predict",
     "probe",
+    "push",
     "run_training",
     "save",
     "score",
@@ -98,6 +100,7 @@ _HOME = {
     "predict": "prediction",
     "run_training": "training",
     "probe": "explanation.probing",
+    "push": "sharing",
     "save": "runs.predictor",
     "score": "explanation.faithfulness",
     "train": "training.train",

@@ -21,6 +21,7 @@ from .explain import explain
 from .export import export
 from .models import models
 from .probe import probe
+from .push import push
 from .reproduce import reproduce
 from .train import distill, train
 from .weights import convert, weights_app
@@ -45,6 +46,7 @@ app.command()(explain)
 app.command()(probe)
 app.command("app")(open_app)
 app.command()(export)
+app.command()(push)
 app.command()(compare)
 app.command()(bench)
 app.command()(models)

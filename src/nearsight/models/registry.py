@@ -13,7 +13,7 @@ from torch import nn
 
 from .backbone import Backbone, input_shapes, pair, settings_of
 from .options import OF_BACKBONE, apply_options
-from .spec import BackboneSpec
+from .spec import BackboneSpec, spec_from_json
 
 MODELS: dict[str, BackboneSpec] = {}
 CHECKED = ("img_size", "in_chans", "num_classes", "drop_rate", "drop_path_rate")
@@ -54,8 +54,9 @@ def describe(spec: BackboneSpec, img_size: int | tuple[int, int] | None = None, 
 def entry_point(name: str, module: str) -> Callable[..., nn.Module]:
     """A function that creates the model `name`, in the form that timm's registry takes."""
 
-    def create(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-        return create_from_spec(name, MODELS[name], pretrained, **kwargs)
+    def create(pretrained: bool = False, spec: Any = None, **kwargs: Any) -> nn.Module:
+        # A spec as its JSON value takes the place of the table's: a shared model says all of itself.
+        return create_from_spec(name, MODELS[name] if spec is None else spec_from_json(spec), pretrained, **kwargs)
 
     create.__name__ = create.__qualname__ = name
     create.__module__ = module

@@ -1,5 +1,6 @@
 """The one class of opened models: of a run, a weight file, a bundle, or a name. A bundle is used without torch."""
 
+import json
 import os
 import re
 import shlex
@@ -26,6 +27,7 @@ Progress = Callable[[Any], Any]
 
 IMAGENET = 1000  # classes of a model that is opened by its name
 LARGEST = 16384  # pixels of a side
+HUB = "hf:"  # what a model of the Hugging Face hub begins with
 RANDOM = "Random weights: this model has not learned anything yet."
 
 
@@ -192,8 +194,8 @@ def load(
     """Open the model of a run, a weight file, a bundle, or a model by its name.
 
     Args:
-        source: Folder of a run or of a bundle, a `.safetensors` file with its JSON file beside it, or the name of a
-            model, ours or timm's, which gets random weights.
+        source: Folder of a run or of a bundle, a `.safetensors` file with its JSON file beside it, a model of the
+            Hugging Face hub as `hf:owner/name`, or the name of a model, ours or timm's, which gets random weights.
         device: Where the model is to stand; None leaves it on the CPU.
         img_size: Side of the images in pixels; None takes the model's own.
         seed: Of random weights.
@@ -210,6 +212,8 @@ def load(
     """
     if isinstance(source, Predictor):
         predictor = source
+    elif str(source).startswith(HUB):
+        predictor = load_from_hub(str(source), img_size)
     elif not is_path(source):
         predictor = load_by_name(os.fspath(source), img_size, seed)
     elif is_bundle(path := Path(source).expanduser()):
@@ -236,6 +240,32 @@ def is_path(source: str | os.PathLike[str]) -> bool:
     if not isinstance(source, str) or os.path.exists(text) or text.endswith(".safetensors"):
         return True
     return text.startswith((".", "~")) or (("/" in text or os.sep in text) and not text.startswith("timm/"))
+
+
+def load_from_hub(name: str, img_size: int | None) -> Predictor:
+    """A model of the hub that Nearsight or timm wrote."""
+    from ..checkpoints.hub import DESCRIPTION, TIMM, WEIGHTS, fetch_repository, parse_repository
+
+    folder = fetch_repository(name)
+    if (folder / DESCRIPTION).is_file():
+        return load_weights(folder / WEIGHTS, img_size)
+    import timm
+
+    from ..tasks.build import preprocessing_of
+
+    repository, revision = parse_repository(name)
+    where = repository if revision is None else f"{repository}@{revision}"
+    try:
+        about = json.loads((folder / TIMM).read_text(encoding="utf-8"))
+        model = timm.create_model(f"hf-hub:{where}", pretrained=True).eval()
+    except Exception as error:  # timm fails in many ways on what it does not know
+        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise ValueError(f"{name} is no model that Nearsight or timm can open ({reason[0]}).") from None
+    labels = about.get("label_names") or ()
+    classes = tuple(map(str, labels)) if len(labels) == model.num_classes else numbered(model.num_classes)
+    kind = "trained" if labels else "converted"
+    shown = preprocessing_of(model, img_size)
+    return Predictor(model, str(about["architecture"]), "classify", classes, shown, folder / WEIGHTS, kind)
 
 
 def load_by_name(name: str, img_size: int | None, seed: int) -> Predictor:

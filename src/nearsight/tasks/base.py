@@ -229,6 +229,8 @@ class Task(ABC):
     """What a model learns of images."""
 
     name: str
+    purpose: str  # what a model learns, for its card: "trained to ..."
+    hub_tag: str  # what the Hugging Face hub calls the task
     default_recipe: str
     metric: Metric
     batch: int  # images at a time, unless asked otherwise

@@ -192,6 +192,8 @@ class Classify(LabelTask):
     """Telling classes of images apart."""
 
     name = "classify"
+    purpose = "tell which of these an image shows"
+    hub_tag = "image-classification"
     default_recipe = "small-data"
     metric = Metric("accuracy", "accuracy")
     batch = 64

@@ -37,6 +37,8 @@ class Detect(DenseTask):
     """Finding objects."""
 
     name = "detect"
+    purpose = "find these objects in images"
+    hub_tag = "object-detection"
     default_recipe = "small-detect"
     metric = Metric("box_ap", "box AP")
     settings = ("threshold",)

@@ -40,6 +40,8 @@ class Multilabel(LabelTask):
     """Telling which classes an image has."""
 
     name = "multilabel"
+    purpose = "tell which of these, also several, an image shows"
+    hub_tag = "image-classification"
     default_recipe = "small-multilabel"
     postprocessing = "labels"
     metric = Metric("map", "mAP")

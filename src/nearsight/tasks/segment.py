@@ -26,6 +26,8 @@ class Segment(DenseTask):
     """Telling the class of every pixel."""
 
     name = "segment"
+    purpose = "tell which of these every pixel of an image shows"
+    hub_tag = "image-segmentation"
     default_recipe = "small-segment"
     metric = Metric("miou", "mIoU")
     image_score = "mean_overlap"

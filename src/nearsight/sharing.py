@@ -1,0 +1,329 @@
+"""Share a trained model: a folder, or a repository of the Hugging Face hub, with a card that says what it is.
+
+The layout is timm's own (`config.json`, `model.safetensors`), so that `timm.create_model("hf-hub:owner/name")` opens
+it after `import nearsight`; `model.json` beside it has what Nearsight knows more, such as the task.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from . import __version__
+from .atomic import write_whole
+from .checkpoints.hub import DESCRIPTION, TIMM, WEIGHTS, parse_repository
+from .checkpoints.pretrained import permits_commercial_use
+from .console import percent
+from .interval import Interval
+from .models import MODELS
+from .models.counting import count
+from .models.registry import describe
+from .runs.predictor import Predictor, load_trained
+from .runs.run import PREDICTIONS, Outcome, Run
+from .tasks import get_task
+from .tasks.classification_metrics import wilson
+
+CARD = "README.md"
+NAMED = 40  # classes that a card names
+OFTEN = ("apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-nc-4.0", "other")
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A model that was written for others.
+
+    Attributes:
+        repository: Owner and name on the hub; None for a folder alone.
+        url: Where to look at it; None for a folder alone.
+        folder: What was written or uploaded; None where it was temporary.
+        files: Its files with their bytes.
+        timm: Whether timm opens it, too.
+    """
+
+    repository: str | None
+    url: str | None
+    folder: Path | None
+    files: dict[str, int]
+    timm: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self) | {"folder": None if self.folder is None else str(self.folder)}
+
+    def __repr__(self) -> str:
+        where = self.url or self.folder
+        size = sum(self.files.values()) / 1e6
+        return f"{where}: {', '.join(self.files)} ({size:.1f} MB){', also for timm' if self.timm else ''}"
+
+
+def push(
+    source: str | os.PathLike[str] | Predictor,
+    repository: str | None = None,
+    *,
+    licence: str,
+    folder: str | os.PathLike[str] | None = None,
+    public: bool = False,
+    message: str | None = None,
+) -> Shared:
+    """Share a trained model with a card made from its run.
+
+    Args:
+        source: Folder of a run, or its weight file.
+        repository: `owner/name` on the Hugging Face hub; it is made if there is none. Your token is the hub's own
+            (`hf auth login`, or `HF_TOKEN`). None writes the folder alone.
+        licence: Of the weights, by its SPDX name, such as `apache-2.0`; it is your decision.
+        folder: Where to write what is shared, too; None keeps nothing here.
+        public: Whether everybody can see a repository that is made.
+        message: Of the commit.
+
+    Returns:
+        What was written, and where.
+
+    Raises:
+        ValueError: It is no trained model, or it can't be uploaded.
+
+    Example:
+        >>> import nearsight, tempfile
+        >>> from nearsight.tasks.build import build
+        >>> from nearsight.config.recipe import ModelChoice
+        >>> from nearsight.runs.predictor import save_trained
+        >>> file = tempfile.mkdtemp() + "/model.safetensors"
+        >>> _ = save_trained(build(ModelChoice(name="localvit_nano"), 2), "classify", ("cat", "dog"), Path(file))
+        >>> shared = push(file, folder=tempfile.mkdtemp() + "/cats", licence="cc0-1.0")
+        >>> sorted(shared.files), shared.timm
+        (['README.md', 'config.json', 'model.json', 'model.safetensors'], True)
+    """
+    if repository is None and folder is None:
+        raise ValueError("Nothing says where to; give a repository (owner/name) of the hub, or a folder.")
+    if not licence.strip():
+        raise ValueError(f"The weights need a licence; give one such as {', '.join(OFTEN[:3])}.")
+    name = parse_repository(repository)[0] if repository is not None else None
+    predictor = load_trained(source)
+    if name is None and folder is not None:
+        target = Path(folder)
+        written = write_repository(predictor, target, licence, None)
+        return Shared(None, None, target, sizes(target), written)
+    assert name is not None
+    with tempfile.TemporaryDirectory(prefix="nearsight-push-") as scratch:
+        target = Path(folder) if folder is not None else Path(scratch) / "model"
+        for_timm = write_repository(predictor, target, licence, name)
+        url = upload(target, name, public, message or f"Add {predictor.name}, trained with Nearsight {__version__}")
+        return Shared(name, url, target if folder is not None else None, sizes(target), for_timm)
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Bytes of each file that is shared."""
+    names = (CARD, TIMM, DESCRIPTION, WEIGHTS)
+    return {name: (folder / name).stat().st_size for name in names if (folder / name).is_file()}
+
+
+def write_repository(predictor: Predictor, folder: Path, licence: str, repository: str | None) -> bool:
+    """Write weights, descriptions and card; returns whether timm opens the model, too.
+
+    Raises:
+        ValueError: The folder holds something else.
+    """
+    assert predictor.path is not None
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / DESCRIPTION).is_file():
+        raise ValueError(f"{folder} holds other files; give another folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.samefile(predictor.path.parent):
+        raise ValueError(f"{folder} is the folder of the model itself; give another.")
+    description = json.loads(predictor.path.with_suffix(".json").read_text(encoding="utf-8"))
+    shutil.copyfile(predictor.path, folder / WEIGHTS)
+    write_whole(folder / DESCRIPTION, json.dumps(description, indent=1).encode())
+    config = timm_config(predictor, description)
+    if config is not None:
+        write_whole(folder / TIMM, json.dumps(config, indent=1).encode())
+    write_whole(folder / CARD, card(predictor, licence, repository, config is not None).encode())
+    return config is not None
+
+
+def timm_config(predictor: Predictor, description: dict[str, Any]) -> dict[str, Any] | None:
+    """What timm reads to build the model and show it images; None for what timm does not know.
+
+    That are detectors, segmenters, localized models, and backbones of timm whose pooled features are put together.
+    """
+    if description.get("dense") or description.get("localized") or description.get("pooling"):
+        return None
+    model, shown, sides = predictor.model, predictor.preprocessing, description["img_size"]
+    arguments: dict[str, Any] = {"num_classes": len(predictor.classes)}
+    if description.get("spec") is not None:  # which says all, under whatever name of ours
+        name = predictor.name if predictor.name in MODELS else next(iter(MODELS))
+        known = describe(model.spec, tuple(sides), description["in_chans"])
+        arguments |= {"spec": description["spec"], "img_size": sides}
+    else:
+        name, known = predictor.name.removeprefix("timm/"), dict(model.pretrained_cfg)
+        arguments |= dict(description.get("timm") or {})
+        if known.get("fixed_input_size"):
+            arguments["img_size"] = sides
+    if description["in_chans"] != 3:
+        arguments["in_chans"] = description["in_chans"]
+    return {
+        "architecture": name,
+        "num_classes": len(predictor.classes),
+        "num_features": model.num_features,
+        "label_names": list(predictor.classes),
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "num_classes": len(predictor.classes),
+            "input_size": [description["in_chans"], *shown.size],
+            "interpolation": "bicubic",
+            "crop_pct": shown.crop,
+            "crop_mode": "center",
+            "mean": list(shown.mean),
+            "std": list(shown.std),
+            "first_conv": known.get("first_conv"),
+            "classifier": known.get("classifier"),
+        },
+    }
+
+
+def upload(folder: Path, repository: str, public: bool, message: str) -> str:
+    """Put a folder into a repository of the hub, which is made if there is none; returns its address."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
+
+    hub = HfApi(library_name="nearsight", library_version=__version__)
+    try:
+        made = hub.create_repo(repository, private=not public, exist_ok=True)
+        hub.upload_folder(
+            repo_id=repository, folder_path=folder, commit_message=message, allow_patterns=list(sizes(folder))
+        )
+    except LocalTokenNotFoundError:
+        raise ValueError("The hub does not know who you are; `hf auth login` first, or set HF_TOKEN.") from None
+    except OfflineModeIsEnabled:
+        raise ValueError("HF_HUB_OFFLINE forbids to upload; unset it, or write a folder with --folder.") from None
+    except (HfHubHTTPError, OSError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403):
+            raise ValueError(
+                f"The hub does not let you write to {repository} (HTTP {status}); check the owner, and `hf auth login` "
+                "with a token that may write."
+            ) from None
+        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise ValueError(f"{repository} can't be uploaded ({reason[0]}); try again later.") from None
+    return str(made)
+
+
+def card(predictor: Predictor, licence: str, repository: str | None, for_timm: bool) -> str:
+    """The model card, from what the run knows."""
+    task = get_task(predictor.task)
+    run = Run(predictor.folder) if predictor.path is not None else None
+    outcome = run.outcome() if run is not None else None
+    records = {name: read_record(predictor.folder / f"{name}.json") for name in ("data", "environment")}
+    head = {
+        "license": licence,
+        "library_name": "timm" if for_timm else "nearsight",
+        "pipeline_tag": task.hub_tag,
+        "tags": ["nearsight", task.hub_tag, *(["timm"] if for_timm else [])],
+    }
+    names = ", ".join(predictor.classes[:NAMED]) + ", ..." * (len(predictor.classes) > NAMED)
+    title = repository.partition("/")[2] if repository else predictor.name
+    where = f"hf:{repository}" if repository else "path/to/this/folder"
+    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---", "", f"# {title}", ""]
+    lines += [f"{predictor.name}, trained to {task.purpose}: {names}.", ""]
+    lines += ["## Use", "", "```python", "import nearsight", "", f'predictor = nearsight.load("{where}")']
+    lines += ['[found] = predictor.predict("photo.jpg")', "print(found.summary())", "```", ""]
+    if for_timm:
+        opened = f"hf-hub:{repository}" if repository else "local-dir:path/to/this/folder"
+        lines += ["With timm (after `import nearsight`, which registers the model):", "", "```python"]
+        lines += ["import nearsight, timm", "", f'model = timm.create_model("{opened}", pretrained=True).eval()']
+        lines += ["```", ""]
+    rows = [("parameters", f"{sum(p.numel() for p in predictor.model.parameters()) / 1e6:.2f} million")]
+    if not predictor.preprocessing.dense:
+        macs = count(predictor.model, image_size=predictor.preprocessing.size).macs
+        height, width = predictor.preprocessing.size
+        rows += [("multiply-adds", f"{macs / 1e6:.1f} million at {height}×{width} pixels")]
+    lines += ["## Model", "", *table([*rows, ("licence", licence), *origin(records["environment"])])]
+    if outcome is not None:
+        lines += ["## Results", "", *table(results(outcome, predictor.folder / PREDICTIONS))]
+    if records["data"]:
+        lines += ["## Data", "", *table(data_rows(records["data"]))]
+    lines += [
+        "## Intended use",
+        "",
+        f"To {task.purpose}, where images are like those of the training. It was measured on images of the same source "
+        "only; on others, and on what is none of its classes, it may be wrong with high confidence. Not for decisions "
+        "about people without a person who checks them.",
+        "",
+    ]
+    if command := records["environment"].get("command"):
+        versions = records["environment"].get("versions", {})
+        made_with = ", ".join(f"{name} {version}" for name, version in versions.items())
+        lines += ["## Training", "", "```sh", without_folders(command), "```", "", f"With {made_with}.", ""]
+    return "\n".join(lines)
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """A record of a run; nothing where there is none, as beside a weight file alone."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def table(rows: list[tuple[str, str]]) -> list[str]:
+    """The lines of a table of two columns."""
+    return ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows), ""]
+
+
+def origin(environment: dict[str, Any]) -> list[tuple[str, str]]:
+    """Where the weights began."""
+    began = environment.get("weights")
+    if not began:
+        return [("began", "from scratch")]
+    terms = "" if permits_commercial_use(str(began["licence"])) else ", which may forbid commercial use"
+    known = f"pretrained weights {began['name']} (licence {began['licence']}{terms}; SHA-256 {began['sha256'][:16]}...)"
+    return [("began", known)]
+
+
+def results(outcome: Outcome, file: Path) -> list[tuple[str, str]]:
+    """The scores, with a 95 % interval where the predictions for the test images are there."""
+    rows = [(f"{outcome.metric} on the validation images, which chose the epoch", percent(outcome.val_score))]
+    if outcome.test_score is not None:
+        found = score_interval(file)
+        spread = "" if found is None else f" (95 % interval {percent(found.low)} to {percent(found.high)})"
+        rows.append((f"{outcome.metric} on the test images", f"{percent(outcome.test_score)}{spread}"))
+    return rows
+
+
+def score_interval(file: Path) -> Interval | None:
+    """The interval of a run's score: Wilson's of a fraction of images, Student's over groups of images otherwise."""
+    if not file.is_file():
+        return None
+    with np.load(file, allow_pickle=False) as saved:
+        if str(saved["split"]) != "test":
+            return None
+        if "parts" not in saved:
+            return wilson(int(saved["scores"].sum()), len(saved["scores"]))
+        parts = saved["parts"].astype(np.float64)
+    if len(parts) < 2:
+        return None
+    half = student.ppf(0.975, len(parts) - 1) * parts.std(ddof=1) / np.sqrt(len(parts))
+    return Interval(float(parts.mean()), float(max(0.0, parts.mean() - half)), float(min(1.0, parts.mean() + half)))
+
+
+def data_rows(data: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the model was trained with, without the folders of somebody's machine."""
+    rows = [("source", f"`{Path(str(data.get('source', ''))).name}`"), ("classes", str(len(data.get("classes", []))))]
+    names = {"train": "training images", "val": "validation images", "test": "test images"}
+    splits = data.get("splits", {})
+    return [*rows, *((title, f"{splits[name]['count']:,}") for name, title in names.items() if name in splits)]
+
+
+def without_folders(command: str) -> str:
+    """A command with paths cut to their last part: others need not know somebody's folders."""
+    words = []
+    for word in shlex.split(command):
+        option, equals, value = word.rpartition("=")
+        words.append(f"{option}{equals}{Path(value).name if '/' in value else value}")
+    return shlex.join(words)
