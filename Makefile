@@ -8,10 +8,14 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= auto
 
 # One thread for each test process: several processes of several threads each would slow one another down.
-test: export OMP_NUM_THREADS = 1
+test test-slow: export OMP_NUM_THREADS = 1
+# Each process begins with a half of the tests, and takes from others when it is done: what a module prepares is
+# prepared once.
+PYTEST := $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types pytest web-runtime test-timm test-oldest drills test-all format catalogue clean
+.PHONY: help setup demo test lint types pytest test-slow test-cpus web-runtime test-timm test-oldest drills test-all \
+  format catalogue clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -41,7 +45,13 @@ types: $(STAMP)
 	$(PY) -m mypy
 
 pytest: $(STAMP)
-	$(PY) -m pytest -n $(JOBS) --maxprocesses 8 -q
+	$(PYTEST)
+
+test-slow: $(STAMP) ## More cases of what `make test` holds: processes, exports and compilations of all kinds of models.
+	$(PYTEST) -m 'slow and not drill'
+
+test-cpus: $(STAMP) ## Tests of numbers with the instructions of other CPUs, and with two threads.
+	$(PY) tests/cpus.py
 
 web-runtime: $(STAMP) ## Take onnxruntime-web from npm, for the tests of pages that run models in the browser.
 	$(PY) -c 'from nearsight.deployment.web import find_runtime; print(find_runtime(download=True))'
@@ -55,7 +65,7 @@ test-oldest: $(STAMP) ## The tests of localized models with the oldest timm that
 drills: $(STAMP) ## Tests that take minutes: processes killed at random points, clusters, many seeds.
 	$(PY) -m pytest -m drill -q
 
-test-all: test test-timm test-oldest drills ## All of these.
+test-all: test test-slow test-cpus test-timm test-oldest drills ## All of these.
 
 format: $(STAMP) ## Put the code into the project's format.
 	$(PY) -m ruff check --fix .

@@ -22,15 +22,38 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from nearsight import timing  # noqa: E402
 from nearsight.cli import shell as cli  # noqa: E402
 
-# Tests work on tensors so small that threads only wait for each other, all the more in parallel workers.
-torch.set_num_threads(1)
+# Tests work on tensors so small that threads only wait for each other, all the more in parallel workers;
+# tests/cpus.py tries two.
+torch.set_num_threads(int(os.environ.get("NEARSIGHT_TEST_THREADS", "1")))
 
 # PyTorch offers a record of every step of an export to whoever listens; pytest does, and an export takes twice as long.
 trace = logging.getLogger(f"{torch.__name__}.__trace")
 trace.handlers.clear()
 trace.propagate = False
+
+
+class Clock:
+    """A clock on which nothing takes time but sleeping, which takes exactly as long as was asked for."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What is measured in this test is measured by this clock: no load of the machine moves it."""
+    made = Clock()
+    monkeypatch.setattr(timing, "time", made)
+    return made
 
 
 @pytest.fixture

@@ -65,10 +65,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        TRAIN,
-        ["bench", "deit_nano", "--runtimes", "onnx", "--batch", "1", "--rounds", "2", "--device", "cpu"],
+        pytest.param(TRAIN, id="train"),
+        pytest.param(
+            ["bench", "deit_nano", "--runtimes", "onnx", "--batch", "1", "--rounds", "2", "--device", "cpu"],
+            id="bench",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["train", "bench"],
 )
 def test_two_commands_talk_to_nobody(words: list[str], tmp_path: Path) -> None:
     assert connections(tmp_path, "-m", "nearsight", *words) == []

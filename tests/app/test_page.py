@@ -1,7 +1,6 @@
 """The page in a real browser: clicks, models, uploads, download, wide and narrow."""
 
 import io
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,9 +48,7 @@ def test_a_click_changes_what_both_models_show(open_page: Open) -> None:
     assert first != second
     assert page.locator("#ns-model-2 .ns-tile img").nth(1).get_attribute("src") != kernels
     assert page.evaluate("[...document.querySelectorAll('.ns-tile img')].every(i => i.naturalWidth > 100 && i.alt)")
-    start = time.monotonic()
-    after(page, lambda: click(page, 0.5, 0.2))
-    assert time.monotonic() - start < 11  # half a second when nothing else runs; see docs/app.md
+    assert after(page, lambda: click(page, 0.5, 0.2)) != second
 
 
 def test_models_layers_methods_and_samples(open_page: Open) -> None:

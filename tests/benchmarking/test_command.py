@@ -1,43 +1,40 @@
-"""The real command: tables, files, sentences, signals."""
+"""The command: tables, files, sentences, signals."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from nearsight import timing
+from nearsight.benchmarking import measure
 from nearsight.cli.bench import bench
 
 SMALL = ["--runtimes", "eager,folded", "--batch", "1,2", "--rounds", "3", "--threads", "1", "--device", "cpu"]
-ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR")}
+Run = Callable[..., tuple[int, str, str]]
 
 
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "nearsight", "bench", *map(str, arguments)]
+@pytest.fixture
+def run(type_in: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command; the matrix product that stands for the machine's peak takes a millisecond."""
+    monkeypatch.setitem(measure.SIDE, "cpu", 256)
+    for name in ("COLUMNS", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return lambda *words: type_in("bench", *map(str, words))
 
 
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, check=False, env=ENVIRONMENT | environment
-    )
-
-
-@pytest.mark.slow
-def test_a_benchmark_from_names_to_files(tmp_path: Path) -> None:
-    outcome = run(
+def test_a_benchmark_from_names_to_files(run: Run, tmp_path: Path) -> None:
+    code, out, err = run(
         "deit_nano", "lit_nano", "--against", "resnet18", "--size", "32", *SMALL, "--json", tmp_path / "b.json"
     )
-    assert outcome.returncode == 0, outcome.stderr
-    assert max(map(len, outcome.stdout.splitlines())) <= 100
+    assert code == 0, err
+    assert max(map(len, out.splitlines())) <= 100
     for name in ("deit_nano", "lit_nano", "resnet18", "folded", "to resnet18 (eager)"):
-        assert name in " ".join(outcome.stdout.split())
+        assert name in " ".join(out.split())
     record = json.loads((tmp_path / "b.json").read_text())
     assert len(record["measurements"]) == 3 * 2 * 2
     assert record["setting"]["reference"] == "resnet18"
@@ -45,26 +42,27 @@ def test_a_benchmark_from_names_to_files(tmp_path: Path) -> None:
     assert record["missing"] == []
 
 
-@pytest.mark.slow
-def test_growth_over_sizes_and_a_picture(tmp_path: Path) -> None:
+def test_growth_over_sizes_and_a_picture(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = tmp_path / "growth.png"
-    outcome = run("lit_nano", "--scaling", "32,48,64", "--rounds", "2", "--plot", picture, COLUMNS="80")
-    assert outcome.returncode == 0, outcome.stderr
-    assert "exponent of latency" in outcome.stdout
-    assert max(map(len, outcome.stdout.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = run("lit_nano", "--scaling", "32,48,64", "--rounds", "2", "--plot", picture)
+    assert code == 0, err
+    assert "exponent of latency" in out
+    assert max(map(len, out.splitlines())) <= 80
     with Image.open(picture) as opened:
         assert opened.width > 600
 
 
-@pytest.mark.slow
-def test_models_without_a_printed_accuracy_are_left_out_of_the_picture_with_a_sentence(tmp_path: Path) -> None:
+def test_models_without_a_printed_accuracy_are_left_out_of_the_picture_with_a_sentence(
+    run: Run, tmp_path: Path
+) -> None:
     picture = tmp_path / "accuracy.png"
     few = ["--runtimes", "eager", "--batch", "1", "--rounds", "1", "--size", "64", "--no-memory"]
-    outcome = run("deit_nano", "deit_tiny", *few, "--plot", picture)
-    assert outcome.returncode == 0, outcome.stderr
-    assert "deit_nano is not in the plot: no paper prints its ImageNet accuracy." in outcome.stderr
+    code, out, err = run("deit_nano", "deit_tiny", *few, "--plot", picture)
+    assert code == 0, err
+    assert "deit_nano is not in the plot: no paper prints its ImageNet accuracy." in err
     assert picture.is_file()
-    assert "memory" not in outcome.stdout
+    assert "memory" not in out
 
 
 @pytest.mark.parametrize(
@@ -98,31 +96,31 @@ def test_what_can_not_be_measured_is_refused(models: list[str], options: dict[st
         bench(models, **options)
 
 
-def test_a_refusal_is_one_sentence() -> None:
-    outcome = run("deit_nanno")
-    assert outcome.returncode == 1
-    assert outcome.stdout == ""
-    assert "Traceback" not in outcome.stderr
+def test_a_refusal_is_one_sentence(run: Run) -> None:
+    code, out, err = run("deit_nanno")
+    assert code == 1
+    assert out == ""
+    assert "Traceback" not in err
     sentence = "nearsight: Neither Nearsight nor timm has a model 'deit_nanno'; did you mean 'deit_nano'?"
-    assert outcome.stderr.splitlines()[-1].startswith(sentence)
+    assert err.splitlines()[-1].startswith(sentence)
 
 
-@pytest.mark.slow
-def test_an_interrupted_benchmark_shows_what_it_measured(tmp_path: Path) -> None:
+def test_an_interrupted_benchmark_shows_what_it_measured(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_turns, measured = timing.TimedCall.seconds, []
+
+    def interrupting(task: timing.TimedCall) -> float:
+        measured.append(take_turns(task))
+        if len(measured) == 3 + 2 + 2 * 4:  # warming up the model and the product, then four rounds of both
+            signal.raise_signal(signal.SIGINT)
+        return measured[-1]
+
+    monkeypatch.setattr(timing.TimedCall, "seconds", interrupting)
     few = ["--runtimes", "eager", "--batch", "1", "--rounds", "100000", "--no-memory", "--json", tmp_path / "b.json"]
-    process = subprocess.Popen(
-        command("deit_nano", *few), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
-    assert process.stderr is not None
-    said = ""
-    while "Measuring" not in said:
-        said = process.stderr.readline()
-        assert said, "it ended before it measured"
-    time.sleep(3)
-    process.send_signal(signal.SIGINT)
-    shown, _ = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "Interrupted after" in shown
+    code, out, _ = run("deit_nano", *few)
+    assert code == 130
+    assert "Interrupted after 4 of 100000 rounds" in " ".join(out.split())
     record = json.loads((tmp_path / "b.json").read_text())
     assert record["setting"]["interrupted"]
-    assert 0 < record["setting"]["rounds_measured"] < 100000
+    assert record["setting"]["rounds_measured"] == 4

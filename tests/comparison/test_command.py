@@ -16,12 +16,14 @@ import torch
 from torch import nn
 
 import nearsight
+from nearsight import timing
 from nearsight.cli.compare import compare as command_compare
+from nearsight.comparison import compare as comparing
+from nearsight.comparison import runner, worker
 from nearsight.comparison.compare import measure_latency
 from nearsight.comparison.plan import Shared, build_candidates
 from nearsight.comparison.results import Comparison, read_results
 from nearsight.comparison.runner import Slot, epochs_within
-from nearsight.comparison.worker import time_epoch
 from nearsight.config.candidates import parse_candidates
 
 SMALL = ["--epochs", "3", "--seeds", "1", "--limit", "160", "--set", "batch=32", "--set", "schedule.warmup_epochs=0"]
@@ -40,6 +42,18 @@ def sentence(outcome: subprocess.CompletedProcess[str]) -> str:
     assert outcome.returncode == 1, outcome.stderr
     assert "Traceback" not in outcome.stderr
     return outcome.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def refused(type_in: Callable[..., Any]) -> Callable[..., str]:
+    """Runs a comparison that is refused, in this process; gives the sentence."""
+
+    def refuse(*arguments: str | Path) -> str:
+        code, _, err = type_in("compare", *map(str, arguments))
+        assert code == 1 and "Traceback" not in err
+        return str(err.splitlines()[-1])
+
+    return refuse
 
 
 @pytest.mark.parametrize(
@@ -72,21 +86,23 @@ def test_python_compares_with_the_options_of_the_command_line() -> None:
     assert [name for name in command if name != "report"] == verb
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_is_no_folder(tmp_path: Path, refused: Callable[..., str]) -> None:
     (tmp_path / "file").touch()
-    said = sentence(run("digits", "-m", "deit_nano", "--out", tmp_path / "file"))
+    said = refused("digits", "-m", "deit_nano", "--out", tmp_path / "file")
     assert said == f"nearsight: {tmp_path / 'file'} is a file; give a folder with --out."
 
 
-def test_a_comparison_in_its_own_data_would_be_a_class(tmp_path: Path) -> None:
-    said = sentence(run(tmp_path, "-m", "deit_nano", "--out", tmp_path / "runs"))
+def test_a_comparison_in_its_own_data_would_be_a_class(tmp_path: Path, refused: Callable[..., str]) -> None:
+    said = refused(tmp_path, "-m", "deit_nano", "--out", tmp_path / "runs")
     assert said == f"nearsight: {tmp_path / 'runs'} lies inside the data {tmp_path}; give a folder outside with --out."
     assert not any(tmp_path.iterdir())
 
 
-def test_a_folder_that_holds_other_things_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_folder_that_holds_other_things_is_refused_and_stays_as_it_was(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
     (tmp_path / "photos").mkdir()
-    said = sentence(run("digits", "-m", "deit_nano", "--out", tmp_path))
+    said = refused("digits", "-m", "deit_nano", "--out", tmp_path)
     expected = f"{tmp_path} holds other things than a comparison (such as photos); give --out a new or an empty folder."
     assert said == f"nearsight: {expected}"
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
@@ -172,6 +188,16 @@ def test_the_report_is_made_again_from_its_results(tmp_path: Path) -> None:
         assert model.runs[0].score == pytest.approx(json.loads(kept.read_text())["test_score"])
 
 
+def test_a_run_in_a_process_of_its_own_is_that_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "ROUNDS", 1)
+    settings: dict[str, Any] = {"epochs": 1, "limit": 40, "img_size": 16, "changes": ["batch=20"], "quiet": True}
+    found = nearsight.compare("digits", "deit_nano", seeds=1, scratch_only=True, out=tmp_path / "both", **settings)
+    ((run,),) = [model.runs for model in found.models]
+    recipe = tmp_path / "both" / "runs" / "deit_nano-seed0" / "recipe.yaml"
+    alone = nearsight.train("digits", recipe=recipe, cpu=True, quiet=True, out=tmp_path / "alone")
+    assert not found.failures and run.score == pytest.approx(alone.test_score)
+
+
 SHARED = Shared(data="digits", recipe="small-data", limit=160, changes=("batch=16",), img_size=16)
 
 
@@ -183,11 +209,20 @@ def test_a_dearer_model_gets_fewer_epochs_of_the_same_time() -> None:
     assert 1 <= few < many
 
 
-@pytest.mark.slow
-def test_a_budget_below_one_epoch_is_refused() -> None:
+def test_an_epoch_is_timed_by_a_few_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     built, _ = build_candidates(parse_candidates("deit_nano"), SHARED)
-    assert time_epoch("digits", built[0].recipe) > 0
-    with pytest.raises(ValueError, match=r"One epoch of deit_nano takes about .* s, more than the budget of 0\.001 s"):
+    monkeypatch.setattr(worker, "LEAST_SECONDS", 0.0)
+    assert worker.time_epoch("digits", built[0].recipe) > 0
+
+
+@pytest.mark.parametrize("program", ["print(25)", pytest.param(None, id="real", marks=pytest.mark.slow)])
+def test_a_budget_below_one_epoch_is_refused(program: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what a process says of an epoch; a real one takes some seconds to find out."""
+    built, _ = build_candidates(parse_candidates("deit_nano"), SHARED)
+    if program is not None:
+        monkeypatch.setattr(runner, "worker_command", lambda *given: [sys.executable, "-c", program])
+    took = r"[\d.]+" if program is None else "25"
+    with pytest.raises(ValueError, match=rf"One epoch of deit_nano takes about {took} s, more than .* of 0\.001 s"):
         epochs_within(0.001, built, "digits", slots=[Slot(1)])
 
 
@@ -199,15 +234,16 @@ class Slow(nn.Module):
         self.seconds = seconds
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        time.sleep(self.seconds)
+        timing.time.sleep(self.seconds)
         return images
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_model_that_takes_20_milliseconds_is_measured_so() -> None:
     models = {"fast": (Slow(0.005), (4, 4)), "slow": (Slow(0.02), (4, 4))}
     before = torch.get_num_threads()
     found = measure_latency(models, torch.device("cpu"), 1, range(7))
-    assert 20 <= found["slow"].milliseconds.low <= found["slow"].milliseconds.value < 60
-    assert found["fast"].milliseconds.value < found["slow"].milliseconds.value
-    assert 32 / 0.06 < found["slow"].images_per_second.value <= 32 / 0.02
+    assert found["slow"].milliseconds == pytest.approx([20.0] * 3)
+    assert found["fast"].milliseconds == pytest.approx([5.0] * 3)
+    assert found["slow"].images_per_second == pytest.approx([32 / 0.02] * 3)
     assert torch.get_num_threads() == before

@@ -9,12 +9,14 @@ import torch
 from safetensors.torch import save_file
 
 import nearsight
+from nearsight.comparison import compare as comparing
 from nearsight.comparison.compare import pretrained_candidates
-from nearsight.comparison.plan import Shared
+from nearsight.comparison.plan import Shared, make_job
 from nearsight.comparison.report import pretraining
 from nearsight.comparison.results import Difference, ModelResult
 from nearsight.config.candidates import parse_candidates
 from nearsight.interval import Interval
+from nearsight.training import run_training
 
 
 @pytest.fixture
@@ -29,7 +31,20 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("weights")
-def test_a_frozen_and_a_fine_tuned_host_are_compared_by_themselves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_frozen_and_a_fine_tuned_host_are_compared_by_themselves(
+    processes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_in_this_process(runs: Any, shared: Any, *_: Any) -> dict[Path, str]:
+        for run in runs:
+            if not run.is_finished():
+                job = make_job(run, shared, threads=1)
+                run_training(job.source, job.recipe, job.folder, quiet=True)
+        return {}
+
+    if not processes:
+        monkeypatch.setattr(comparing, "run_here", run_in_this_process)
+        monkeypatch.setattr(comparing, "ROUNDS", 1)
     settings: dict[str, Any] = {"epochs": 1, "seeds": 1, "limit": 40, "img_size": 32, "quiet": True}
     found = nearsight.compare("digits", "deit_nano", out=tmp_path / "all", changes=["batch=20"], **settings)
     assert [model.label for model in found.models] == ["deit_nano", "frozen", "fine-tuned"]

@@ -42,7 +42,7 @@ def write_png(png: Callable[..., bytes]) -> Callable[..., None]:
     return write
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def coco_content() -> Callable[..., dict[str, Any]]:
     """Makes the content of a COCO file: images of 40 × 60 pixels, with a box and a polygon in each."""
 

@@ -23,9 +23,14 @@ def examples(report, what: str) -> list[str]:
 
 
 @pytest.fixture
-def sound(tmp_path: Path, coco_content) -> Path:
+def sound(tmp_path: Path, sound_once: Path) -> Path:
     """Twenty-four training and four validation images of two classes, with nothing wrong."""
-    folder = tmp_path / "sound"
+    return Path(shutil.copytree(sound_once, tmp_path / "sound"))
+
+
+@pytest.fixture(scope="module")
+def sound_once(tmp_path_factory: pytest.TempPathFactory, coco_content) -> Path:
+    folder = tmp_path_factory.mktemp("once") / "sound"
     for start, (split, count) in enumerate({"train": 24, "val": 4}.items()):
         for n in range(count):
             save_picture(folder / f"images/{split}/{n}.png", size=(240, 320), seed=1000 * start + n)

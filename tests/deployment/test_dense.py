@@ -93,12 +93,8 @@ def test_what_a_graph_leaves_to_do_ends_in_the_models_own_predictions(name: str,
         assert (found["masks"] == wanted["masks"]).mean() > 0.999
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "run",
-    ["semantic-fpn", *(pytest.param(name, marks=pytest.mark.drill) for name in HEADS if name != "semantic-fpn")],
-    indirect=True,
-)
+@pytest.mark.slow  # tests/tasks/test_contract.py does it with one small head for each task
+@pytest.mark.parametrize("run", HEADS, indirect=True)
 def test_a_bundle_predicts_as_pytorch_does_without_it(run: Path) -> None:
     photos = run.parent / "photos"
     found = nearsight.export(run, images=photos)

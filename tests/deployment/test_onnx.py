@@ -19,8 +19,8 @@ pytest.importorskip("onnxscript")
 
 ANY = Axes(batch=True, size=True)
 CLOSE = 1e-4
-FEW_SECONDS = [name for name in NANO if "ddw" not in name]
-MORE = [name for name in (*NANO, *ONE_OF_A_KIND) if name not in FEW_SECONDS]
+A_SECOND = ["deit_nano_life", "dwnet_nano", "localvit_nano"]
+MORE = [name for name in (*NANO, *ONE_OF_A_KIND) if name not in A_SECOND]
 
 
 def answers(path: Path, images: torch.Tensor) -> torch.Tensor:
@@ -40,7 +40,7 @@ def sides(value: "onnx.ValueInfoProto") -> list[str | int]:
     return [side.dim_param or side.dim_value for side in value.type.tensor_type.shape.dim]
 
 
-@pytest.mark.parametrize("name", [*FEW_SECONDS, *(pytest.param(name, marks=pytest.mark.drill) for name in MORE)])
+@pytest.mark.parametrize("name", [*A_SECOND, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)])
 def test_one_file_serves_any_number_of_images_of_any_size(name: str, tmp_path: Path) -> None:
     model, path = small_model(name), tmp_path / "model.onnx"
     assert write_onnx(model, path, model.img_size) == ANY
@@ -51,7 +51,7 @@ def test_one_file_serves_any_number_of_images_of_any_size(name: str, tmp_path: P
     assert {node.domain for node in graph.node} <= {"", "ai.onnx"}
 
 
-@pytest.mark.drill
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_EVERY_FAMILY)
 def test_a_whole_model_of_every_family(name: str, tmp_path: Path) -> None:
     model, path = whole_model(name), tmp_path / "model.onnx"
@@ -59,6 +59,7 @@ def test_a_whole_model_of_every_family(name: str, tmp_path: Path) -> None:
     check_answers(model, path)
 
 
+@pytest.mark.slow
 def test_the_size_at_the_recording_does_not_matter(tmp_path: Path) -> None:
     """A map that windows divide, and one that they don't, record the same graph."""
     model = small_model("swin_nano")

@@ -11,7 +11,6 @@ from torch import nn
 from nearsight.deployment.graph import Axes, write_program
 
 ANY = Axes(batch=True, size=True)
-SERIALISED = ["lightvit_nano", "lit_nano", "swin_nano"]  # the rest is recorded the same way for ONNX, and checked there
 
 
 @torch.inference_mode()
@@ -25,22 +24,17 @@ def check_answers(model: nn.Module, path: Path) -> None:
         assert relative_difference(logits, model(images)) < 1e-4, tuple(images.shape)
 
 
-@pytest.mark.parametrize("name", SERIALISED)
+@pytest.mark.parametrize(
+    "name",
+    ["dwnet_nano", *(pytest.param(n, marks=pytest.mark.slow) for n in (*NANO, *ONE_OF_A_KIND) if n != "dwnet_nano")],
+)
 def test_one_file_serves_any_number_of_images_of_any_size(name: str, tmp_path: Path) -> None:
     model, path = small_model(name), tmp_path / "model.pt2"
     assert write_program(model, path, model.img_size) == ANY
     check_answers(model, path)
 
 
-@pytest.mark.drill
-@pytest.mark.parametrize("name", [n for n in NANO if n not in SERIALISED] + ONE_OF_A_KIND)
-def test_every_kind_of_part(name: str, tmp_path: Path) -> None:
-    model, path = small_model(name), tmp_path / "model.pt2"
-    assert write_program(model, path, model.img_size) == ANY
-    check_answers(model, path)
-
-
-@pytest.mark.drill
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_EVERY_FAMILY)
 def test_a_whole_model_of_every_family(name: str, tmp_path: Path) -> None:
     model, path = whole_model(name), tmp_path / "model.pt2"

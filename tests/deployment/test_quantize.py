@@ -119,6 +119,7 @@ def test_a_model_that_eight_bits_ruin_is_refused(tmp_path: Path, calibration: Ca
     assert not (tmp_path / "small.onnx").exists()
 
 
+@pytest.mark.slow
 def test_a_refused_model_leaves_no_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges from black images, so that most of what the model sees is clipped."""
     honest = nearsight.deployment.quantize.find_ranges

@@ -27,7 +27,7 @@ def assert_inside(picture) -> None:
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, text.get_text()
 
 
-@pytest.mark.parametrize("count", [2, 12, 40, 200])
+@pytest.mark.parametrize("count", [2, 12, 40, pytest.param(200, marks=pytest.mark.slow)])
 def test_confusion_of_few_and_many_classes(count: int) -> None:
     table = np.diag(np.arange(90, 90 + count))
     table[0, 1] = 12345

@@ -22,7 +22,8 @@ def test_the_files_are_in_order_before_they_are_spoilt(attempt: Try, tmp_path: P
 def test_a_spoilt_file_gets_a_sentence(attempt: Try, tmp_path: Path, format: str, seed: int) -> None:
     source = FORMATS[format](tmp_path / "data")
     spoilt_files(tmp_path / "data", seed)
-    attempt("data", "check", str(source), "--json", "--workers", "0")
+    code, out, err = attempt("data", "check", str(source), "--json", "--workers", "0")
+    assert "nearsight: " in err if code == 1 else '"images"' in out, (code, out, err)
 
 
 @pytest.mark.drill
@@ -32,6 +33,7 @@ def test_many_spoilt_files_get_a_sentence(attempt: Try, tmp_path: Path, format: 
     for seed in range(SEEDS, SEEDS + 300):
         source = FORMATS[format](tmp_path / "data")
         spoilt_files(tmp_path / "data", seed)
-        attempt("data", "check", str(source), "--json", "--workers", "0")
+        code, out, err = attempt("data", "check", str(source), "--json", "--workers", "0")
+        assert "nearsight: " in err if code == 1 else '"images"' in out, (seed, code, out, err)
         shutil.rmtree(tmp_path / "data")
     print(f"300 cases of {format}")

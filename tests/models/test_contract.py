@@ -22,10 +22,10 @@ Images = Callable[..., Tensor]
 # All models
 
 
-def test_any_size_from_the_stride_up(any_name: str, make: Make) -> None:
+def test_any_size_from_the_stride_up(any_name: str, make_short: Make) -> None:
     """One model takes the smallest image, then odd, non-square ones; a map has a cell for every stride begun."""
     with torch.device("meta"):
-        model = make(any_name).eval()
+        model = make_short(any_name).eval()
         stride = model.spec.strides[-1]
         for batch, height, width in ((1, stride, stride), (3, 2 * stride + 7, stride + 3)):
             features = model.forward_features(torch.empty(batch, 3, height, width))

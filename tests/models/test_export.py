@@ -28,6 +28,7 @@ def test_every_kind_of_part_exports(small_name: str, make_short: Make, stir: Sti
     check_export(model, images(model, *size, batch=1), images(model, *size, batch=1, seed=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["localvit_tiny", "lightvit_tiny", "lit_small", "dwnet_tiny", "deit_tiny_life"])
 def test_a_model_of_each_family_exports_at_its_size(name: str, make: Make, stir: Stir, images: Images) -> None:
     model = stir(make(name)).eval()

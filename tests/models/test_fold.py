@@ -33,8 +33,8 @@ def assert_same_answers(folded: nn.Module, model: nn.Module, images: Tensor) -> 
     assert (got - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
-def test_answers_stay_the_same_at_every_size(small_name: str, make: Make, stir: Stir, images: Images) -> None:
-    model = with_statistics(stir(make(small_name)))
+def test_answers_stay_the_same_at_every_size(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
+    model = with_statistics(stir(make_short(small_name)))
     folded = model.fold()
     stride = model.spec.strides[-1]
     for height, width in (model.img_size, (2 * stride + 3, 3 * stride), model.img_size):

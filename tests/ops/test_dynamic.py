@@ -169,9 +169,10 @@ def test_channels_that_come_last_in_memory_stay_last():
     assert convolve_each(picture, torch.randn(2, 4, 3, 3)).is_contiguous(memory_format=torch.channels_last)
 
 
-def test_compiled_predicted_kernels_agree_forward_and_backward():
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_predicted_kernels_agree_forward_and_backward(backend):
     given = inputs(2, 6, 5, 2, 3, 3, dtype=torch.float32)
-    compiled = torch.compile(lambda *given: convolve_predicted(*given, 3), fullgraph=True)
+    compiled = torch.compile(lambda *given: convolve_predicted(*given, 3), fullgraph=True, backend=backend)
     assert_same_with_gradients(compiled(*given), plain_predicted(*given, 3), given)
 
 

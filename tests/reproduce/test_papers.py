@@ -19,8 +19,9 @@ STATUSES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize(
+    "paper", ["localvit", *(pytest.param(paper, marks=pytest.mark.slow) for paper in PAPERS if paper != "localvit")]
+)
 def test_every_row_has_the_recorded_kind_of_verdict(paper: str) -> None:
     verdicts = reproduce(paper)
     assert [verdict.row for verdict in verdicts] == list(rows_of(paper))

@@ -64,7 +64,8 @@ def scored(accuracy: float) -> ClassificationMeter:
 @pytest.fixture
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the page with its picture, which takes longer to draw than the training."""
-    monkeypatch.setattr("nearsight.training.loop.write_summary", lambda folder: None)
+    for module in ("loop", "frozen"):
+        monkeypatch.setattr(f"nearsight.training.{module}.write_summary", lambda folder: None)
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Runs in stages: what is planned, what is kept, and that nothing is done twice."""
 
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ import torch
 from safetensors.torch import save_file
 
 import nearsight
+from nearsight import features
 from nearsight.runs.run import Run
-from nearsight.training import ladder
+from nearsight.training import ladder, loop
 from nearsight.training.ladder import ImageCost, read_plan
 
 SMALL: dict[str, Any] = {"limit": 120, "img_size": 16, "batch": 24, "quiet": True, "cpu": True}
@@ -21,14 +24,15 @@ SMALL: dict[str, Any] = {"limit": 120, "img_size": 16, "batch": 24, "quiet": Tru
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that has learned something of digits."""
     folder = tmp_path_factory.mktemp("host") / "run"
-    nearsight.train("digits", model="deit_nano", patch_size=4, epochs=6, lr=3e-3, out=folder, **SMALL | {"limit": 600})
+    nearsight.train("digits", model="deit_nano", patch_size=4, epochs=2, lr=3e-3, out=folder, **SMALL | {"limit": 240})
     return folder
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps whose time is known: an image takes a millisecond to show, and 10 to train with."""
+def quick(monkeypatch: pytest.MonkeyPatch, no_page: None) -> None:
+    """Steps whose time is known: an image takes a millisecond to show, and 10 to train with; few strengths to try."""
     monkeypatch.setattr(ladder, "measure", lambda *given: ImageCost(0.001, 0.01))
+    monkeypatch.setattr(features, "STRENGTHS", (1.0, 0.1))
 
 
 @pytest.mark.usefixtures("quick")
@@ -119,6 +123,9 @@ def test_the_plan_keeps_to_the_budget(host: Path) -> None:
 def test_time_that_runs_out_ends_with_the_best_epoch(
     host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ticks = count()
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: 0.25 * next(ticks)))  # a step: 0.25 seconds
+    monkeypatch.setattr(ladder, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(ladder, "HEAD_SECONDS", 0.0)
     monkeypatch.setattr(ladder, "measure", lambda *given: ImageCost(1e-6, 1e-6))  # much too hopeful
     outcome = nearsight.train("digits", weights=host, budget=4.0, out=tmp_path / "run", **SMALL)

@@ -189,8 +189,7 @@ def photos(tmp_path: Path) -> Iterator[str]:
     yield str(tmp_path / "photos")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_to_the_whole_group_leaves_a_checkpoint_and_says_how_to_go_on(
     number: signal.Signals, photos: str, flags: Callable[..., list[str]], command: Callable[..., Any], tmp_path: Path
 ) -> None:

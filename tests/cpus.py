@@ -1,0 +1,49 @@
+"""Run the tests of numbers as if on other CPUs: with fewer or other vector instructions, and with two threads.
+
+    python tests/cpus.py [options of pytest]
+
+PyTorch's kernels, those of oneDNN and the order of sums differ with each of these; no fact of a test may.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TESTS = ("ops", "parts", "models", "heads", "explanation", "retrofit", "checkpoints", "deployment", "training", "tasks")
+SETTINGS: dict[str, dict[str, str]] = {
+    "no vector instructions": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+    "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "AVX-512": {"ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
+    "two threads": {"OMP_NUM_THREADS": "2", "NEARSIGHT_TEST_THREADS": "2"},
+}
+NEEDED = {"AVX2": "avx2", "AVX-512": "avx512bw"}  # PyTorch takes our word for it, and would die
+
+
+def has(instructions: str) -> bool:
+    """Whether this CPU has some instructions, as far as the system tells."""
+    about = Path("/proc/cpuinfo")
+    return about.is_file() and f" {instructions} " in about.read_text(encoding="utf-8")
+
+
+def main(options: list[str]) -> int:
+    """Run the tests in every setting that this CPU allows; `options` go to pytest."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--maxprocesses", "8", "--dist", "worksteal"]
+    command += [*(f"tests/{name}" for name in TESTS), *options]
+    failed = []
+    for name, setting in SETTINGS.items():
+        if name in NEEDED and not has(NEEDED[name]):
+            print(f"{name}: this CPU has none, left out", flush=True)
+            continue
+        print(f"{name}:", flush=True)
+        environment = {"OMP_NUM_THREADS": "1"} | os.environ | setting
+        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
+            failed.append(name)
+    if failed:
+        print(f"Failed with {', '.join(failed)}.")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
