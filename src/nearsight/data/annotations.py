@@ -62,39 +62,6 @@ class AnnotationIssues:
         return [Issue(what, count, tuple(self.examples[what]), ADVICE[what]) for what, count in self.counts.items()]
 
 
-class ImageFiles:
-    """Image files of a file system, by number.
-
-    Args:
-        fs: Where they are.
-        paths: Their paths from the root.
-    """
-
-    def __init__(self, fs: FileSystem, paths: Iterable[str]):
-        self.fs = fs
-        self.paths = Names(paths)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, index: int, enough: int | None = None) -> Image.Image:
-        """The image, upright, in mode RGB."""
-        return decode(self.paths[index], self.fs.read(self.paths[index]), enough)
-
-    def size(self, index: int) -> tuple[int, int]:
-        """Height and width of the upright image, from the head of its file."""
-        name = self.paths[index]
-        try:
-            with self.fs.head(name) as file, Image.open(file, formats=readable_formats()) as image:
-                width, height = image.size
-                orientation = image.getexif().get(ORIENTATION, 1)
-        except BadImage:
-            raise
-        except Exception as error:  # as in `decode`: a damaged file makes Pillow raise nearly anything
-            raise BadImage(name, explain(error)) from None
-        return (width, height) if orientation in TURNED else (height, width)
-
-
 class MapValues(NamedTuple):
     """With which values instances are painted into a map of classes; see `Instances.paint`.
 
@@ -162,21 +129,37 @@ class DenseSplit(Split):
 
 
 class FileDenseSplit(DenseSplit):
-    """Dense annotations whose images are files of a file system."""
+    """Dense annotations whose images are files of a file system.
 
-    image_files: ImageFiles
+    Args:
+        fs: Where the images are.
+        paths: Their paths from the root.
+    """
+
+    def __init__(self, fs: FileSystem, paths: Iterable[str]):
+        self.fs = fs
+        self.paths = Names(paths)
 
     def name(self, index: int) -> str:
-        return self.image_files.paths[index]
+        return self.paths[index]
 
     def read(self, index: int, enough: int | None = None) -> Image.Image:
-        return self.image_files.read(index, enough)
+        return decode(self.name(index), self.content(index), enough)
 
     def content(self, index: int) -> bytes:
-        return self.image_files.fs.read(self.image_files.paths[index])
+        return self.fs.read(self.name(index))
 
     def size(self, index: int) -> tuple[int, int]:
-        return self.image_files.size(index)
+        name = self.name(index)
+        try:
+            with self.fs.head(name) as file, Image.open(file, formats=readable_formats()) as image:
+                width, height = image.size
+                orientation = image.getexif().get(ORIENTATION, 1)
+        except BadImage:
+            raise
+        except Exception as error:  # as in `decode`: a damaged file makes Pillow raise nearly anything
+            raise BadImage(name, explain(error)) from None
+        return (width, height) if orientation in TURNED else (height, width)
 
 
 def spell_size(size: Sequence[int]) -> str:
@@ -228,7 +211,8 @@ class InstanceList:
         order = np.argsort(image, kind="stable")
         kinds = np.array([numbers[name] for name in self.names], dtype=np.int64)
         return InstanceSplit(
-            ImageFiles(fs, self.paths),
+            fs,
+            self.paths,
             starts=np.searchsorted(image[order], np.arange(len(self.paths) + 1)),
             boxes=np.array(self.boxes, dtype=np.float32).reshape(-1, 4)[order],
             kinds=kinds[order],
@@ -247,7 +231,8 @@ class InstanceSplit(FileDenseSplit):
     """Images with instances, all of them in a few arrays.
 
     Args:
-        image_files: The images.
+        fs: Where the images are.
+        paths: Their paths.
         starts: Where the instances of each image begin `[n + 1]`.
         boxes: Of all instances, as annotated `[m, 4]`.
         kinds: Class numbers `[m]`.
@@ -263,7 +248,8 @@ class InstanceSplit(FileDenseSplit):
 
     def __init__(
         self,
-        image_files: ImageFiles,
+        fs: FileSystem,
+        paths: Iterable[str],
         *,
         starts: NDArray[np.int64],
         boxes: NDArray[np.float32],
@@ -277,9 +263,9 @@ class InstanceSplit(FileDenseSplit):
         values: MapValues | None,
         issues: AnnotationIssues,
     ):
-        self.image_files, self.starts, self.boxes, self.kinds = image_files, starts, boxes, kinds
-        self.crowd, self.area, self.packed, self.sizes = crowd, area, packed, sizes
-        self.relative, self.issues = relative, issues
+        super().__init__(fs, paths)
+        self.starts, self.boxes, self.kinds, self.crowd, self.area = starts, boxes, kinds, crowd, area
+        self.packed, self.sizes, self.relative, self.issues = packed, sizes, relative, issues
         self.has_masks = bool(packed.there.any()) and bool((packed.there | crowd).all())  # groups may lack theirs
         self.labels = rarest_labels(starts, kinds, classes)
         self.learn(values)
@@ -454,8 +440,8 @@ def unlisted_images(splits: Iterable[Split]) -> list[Issue]:
     found = [split for split in splits if isinstance(split, InstanceSplit) and not split.relative]
     if not found:
         return []  # masks and YOLO's labels are found from the images
-    fs = found[0].image_files.fs
-    named = {path for split in found for path in split.image_files.paths}
+    fs = found[0].fs
+    named = {path for split in found for path in split.paths}
     folders = {path.rpartition("/")[0] for path in named}
     beside = (join(folder, name) for folder in sorted(folders) for name in fs.files(folder) if is_image_name(name))
     left = [path for path in beside if path not in named]

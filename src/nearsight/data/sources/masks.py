@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...console import percent, tracked
 from ...plots.overlays import IGNORE_INDEX
-from ..annotations import AnnotationIssues, FileDenseSplit, ImageFiles, spell_size
+from ..annotations import AnnotationIssues, FileDenseSplit, spell_size
 from ..file_system import FileSystem, first_words, join, split_of, stem
 from ..image import is_image_name
 from ..issues import AnnotationCheck, Seen
@@ -238,23 +238,23 @@ class MaskSplit(FileDenseSplit):
     """Images with masks.
 
     Args:
-        image_files: The images.
-        masks: Paths of their masks.
+        fs: Where images and masks are.
+        pairs: Their paths.
         label_map: What the values of masks mean.
-        issues: What was found wrong.
     """
 
     task = "segment"
 
-    def __init__(self, image_files: ImageFiles, masks: Sequence[str], label_map: LabelMap, issues: AnnotationIssues):
-        self.image_files, self.mask_paths, self.label_map, self.issues = image_files, Names(masks), label_map, issues
-        self.labels = np.zeros(len(image_files), dtype=np.int64)
+    def __init__(self, fs: FileSystem, pairs: Pairs, label_map: LabelMap):
+        super().__init__(fs, pairs.images)
+        self.mask_paths, self.label_map, self.issues = Names(pairs.masks), label_map, pairs.issues
+        self.labels = np.zeros(len(pairs.images), dtype=np.int64)
 
     def codes(self, index: int) -> NDArray[np.int64]:
         """The codes of the mask's pixels `[H, W]`, as they are in its file."""
         path = self.mask_paths[index]
         try:
-            return read_mask(path, self.image_files.fs.read(path), self.label_map.colours)
+            return read_mask(path, self.fs.read(path), self.label_map.colours)
         except BadImage as error:
             raise BadImage(self.name(index), f"its mask {path} can't be used: {error.reason}") from None
 
@@ -353,10 +353,7 @@ def open_masks(
 
 def assemble_masks(fs: FileSystem, pairs: Mapping[str, Pairs], label_map: LabelMap) -> Data:
     """The data of images and masks with a known label map."""
-    splits = {
-        split: MaskSplit(ImageFiles(fs, found.images), found.masks, label_map, found.issues)
-        for split, found in pairs.items()
-    }
+    splits = {split: MaskSplit(fs, found, label_map) for split, found in pairs.items()}
     return Data(fs.title, "masks", label_map.classes, **splits)
 
 
