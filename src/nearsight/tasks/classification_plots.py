@@ -106,7 +106,7 @@ def draw_reliability(calibration: Calibration) -> "Figure":
     """Accuracy by confidence; below, how many predictions have each confidence."""
     fig = figure(5.8, 6.0)
     upper, lower = fig.subplots(2, 1, height_ratios=(3.2, 1), sharex=True)
-    tidy(upper, y="right predictions")
+    tidy(upper, y="accuracy")
     tidy(lower, x="confidence of the prediction", y="predictions")
     title = f"Confidence and accuracy: {100 * calibration.error:.1f} % apart on average"
     write(fig.suptitle(title, x=0.03, ha="left"), TITLE, weight="bold")
@@ -116,7 +116,7 @@ def draw_reliability(calibration: Calibration) -> "Figure":
     fractions = [wilson(round(rate * n), int(n)) for rate, n in zip(accuracy, calibration.images[filled], strict=True)]
     spread = np.array([[s.value - s.low, s.high - s.value] for s in fractions]).T
     look: dict[str, Any] = {"align": "edge", "edgecolor": "white", "linewidth": 1.0}
-    upper.bar(left[filled], accuracy, width[filled], color=COLOURS[5], label="fraction of right predictions", **look)
+    upper.bar(left[filled], accuracy, width[filled], color=COLOURS[5], label="accuracy", **look)
     middle = (left + width / 2)[filled]
     upper.errorbar(middle, accuracy, spread, fmt="none", ecolor=INK, elinewidth=1.0, label="95 % interval")
     upper.plot([0, 1], [0, 1], color=COLOURS[1], linewidth=1.6, linestyle=(0, (4, 3)), label="perfect calibration")

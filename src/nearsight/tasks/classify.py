@@ -514,7 +514,7 @@ def classification_tables(metrics: ClassificationMetrics, classes: Sequence[str]
     calibration = metrics.calibration
     confidence = float(np.nansum(calibration.images * calibration.confidence)) / metrics.images
     tendency = "overconfident" if confidence > metrics.top1.value else "underconfident"
-    table.add_row("calibration error", percent(calibration.error), f"{tendency}: {percent(confidence)} on average")
+    table.add_row("calibration error", percent(calibration.error), f"{tendency}: mean confidence {percent(confidence)}")
     table.add_row("log loss", f"{metrics.nll:.3f}", "mean of -log p(true class)")
     worst = [number for number in worst_classes(metrics, ROWS) if metrics.recall[number].value < 1]
     if not worst:
