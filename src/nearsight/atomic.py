@@ -175,20 +175,20 @@ def check_output(
         ...
         ValueError: ...mine.csv was not written by this command; give another name, or write over it with --force.
     """
-    said = f"{option} {path}" if option else str(path)
+    title = f"{option} {path}" if option else str(path)
     if is_stream(path):
         return
     if os.path.isdir(path):
-        raise ValueError(f"{said} is a folder; give the name of a file to write.")
-    refuse_odd(Path(os.path.realpath(path)), said)
+        raise ValueError(f"{title} is a folder; give the name of a file to write.")
+    refuse_odd(Path(os.path.realpath(path)), title)
     if not os.path.isfile(path):
         return
     if any(os.path.exists(given) and os.path.samefile(given, path) for given in inputs):
-        raise ValueError(f"{said} is read here as well and would be lost; give another file to write.")
+        raise ValueError(f"{title} is read here as well and would be lost; give another file to write.")
     with open(path, "rb") as file:
         head = file.read(HEAD)
     if head and not force and not is_ours(head):
-        raise ValueError(f"{said} was not written by this command; give another name, or write over it with --force.")
+        raise ValueError(f"{title} was not written by this command; give another name, or write over it with --force.")
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
@@ -200,8 +200,8 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
     return stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or stat.S_ISFIFO(mode)
 
 
-def refuse_odd(target: Path, said: str = "") -> None:
+def refuse_odd(target: Path, title: str = "") -> None:
     """Refuse what is there and no regular file, such as a folder or a socket."""
     if target.exists() and not target.is_file():
         what = "a folder" if target.is_dir() else "no regular file"
-        raise ValueError(f"{said or target} is {what}; give the name of a file to write.")
+        raise ValueError(f"{title or target} is {what}; give the name of a file to write.")

@@ -68,7 +68,15 @@ def create_model(
     if patch_size is not None:
         options["patch_size"] = patch_size
     if weights is not None:
-        return _create_from_file(name, weights, img_size, in_chans, num_classes, options)
+        from .checkpoints import load_model
+        from .checkpoints.format import read_description
+
+        path = Path(weights)
+        description = read_description(path)
+        if name is not None and description["name"] != name:
+            other = description["name"] or "a model without a registered name"
+            raise ValueError(f"{path} holds the weights of {other}, not of {name}; leave the name out.")
+        return load_model(path, description, num_classes=num_classes, img_size=img_size, in_chans=in_chans, **options)
     if name is None:
         raise ValueError("create_model() was given neither a name nor weights; list_models() has the names.")
     return create_from_spec(
@@ -88,23 +96,3 @@ def check_name(name: str) -> None:
     near = get_close_matches(name, MODELS, 1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ValueError(f"There is no model {name!r}; {hint}`nearsight models` lists all {len(MODELS)}.")
-
-
-def _create_from_file(
-    name: str | None,
-    path: str | PathLike[str],
-    img_size: int | tuple[int, int] | None,
-    in_chans: int | None,
-    num_classes: int | None,
-    options: dict[str, Any],
-) -> nn.Module:
-    from .checkpoints import load_model
-    from .checkpoints.format import read_description
-
-    path = Path(path)
-    description = read_description(path)
-    held = description["name"]
-    if name is not None and held != name:
-        other = held or "a model without a registered name"
-        raise ValueError(f"{path} holds the weights of {other}, not of {name}; leave the name out.")
-    return load_model(path, description, num_classes=num_classes, img_size=img_size, in_chans=in_chans, **options)

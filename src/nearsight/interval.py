@@ -1,5 +1,6 @@
-"""The one type of a number with its interval."""
+"""Numbers of reports: one with its interval, and one that may be missing."""
 
+import math
 from typing import NamedTuple
 
 
@@ -20,3 +21,13 @@ class Interval(NamedTuple):
     def half_width(self) -> float:
         """Half of the interval's length; the longer half where it is not symmetric, as one that ends at 0 or 1."""
         return max(self.value - self.low, self.high - self.value)
+
+
+def json_number(value: float) -> float | None:
+    """A number, or None for nan, which JSON has no word for.
+
+    Example:
+        >>> json_number(0.5), json_number(math.nan)
+        (0.5, None)
+    """
+    return None if math.isnan(value) else float(value)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from nearsight.data import open_data
 from nearsight.data.check import check_data
-from nearsight.data.issues import Imbalance, Range
+from nearsight.data.issues import Imbalance, Spread
 
 
 def picture(seed, height=120, width=120):
@@ -87,7 +87,7 @@ def test_sound_images_have_no_problems(sound):
     assert report.images == {"train": 24, "val": 8}
     assert report.counts == {"cat": {"train": 12, "val": 4}, "dog": {"train": 12, "val": 4}}
     assert report.modes == {"RGB": 32}
-    assert report.heights == report.widths == Range(120, 120, 120)
+    assert report.heights == report.widths == Spread(120, 120, 120)
     assert report.odd_sizes == report.to_remove == []
     assert report.img_size == 96
 
@@ -159,9 +159,9 @@ def test_modes_are_those_of_the_files_before_they_are_converted(report):
 
 
 def test_sizes_are_those_of_the_upright_images(report):
-    assert report.heights == Range(20, 120, 700)
-    assert report.widths == Range(20, 120, 700)
-    assert report.aspects == Range(100 / 140, 1, 5)  # the narrowest is 100×140 before it is turned upright
+    assert report.heights == Spread(20, 120, 700)
+    assert report.widths == Spread(20, 120, 700)
+    assert report.aspects == Spread(100 / 140, 1, 5)  # the narrowest is 100×140 before it is turned upright
     assert [(image.name, image.height, image.width, image.why) for image in report.odd_sizes] == [
         ("train/cat/large.jpg", 700, 700, "large"),
         ("train/cat/long.jpg", 80, 400, "long"),
@@ -176,9 +176,9 @@ def test_the_problems_are_counted_in_words(report):
         "1 empty class",
         "1 class missing in a split",
         "1 class with fewer than 10 training images",
-        "2 pictures in several splits",
-        "1 picture with different labels",
-        "1 picture repeated in a split",
+        "2 images in several splits",
+        "1 image with different labels",
+        "1 image repeated in a split",
         "classes of very different size (12.5 : 1)",
     ]
 
@@ -197,7 +197,7 @@ def test_the_report_survives_json(report):
     assert again["to_remove"] == report.to_remove
 
 
-def test_a_picture_in_all_splits_is_kept_in_the_test_split_only(tmp_path):
+def test_an_image_in_all_splits_is_kept_in_the_test_split_only(tmp_path):
     for split in ("train", "val", "test"):
         for title in ("cat", "dog"):
             (tmp_path / split / title).mkdir(parents=True)
@@ -206,7 +206,7 @@ def test_a_picture_in_all_splits_is_kept_in_the_test_split_only(tmp_path):
                 picture(seed + number).save(tmp_path / split / title / f"{number}.png")
         picture(77).save(tmp_path / split / "cat" / "same.png")
     report = check_data(open_data(tmp_path))
-    assert report.problems == ["1 picture in several splits"]
+    assert report.problems == ["1 image in several splits"]
     assert report.to_remove == ["train/cat/same.png", "val/cat/same.png"]
 
 
@@ -217,7 +217,7 @@ def test_copies_are_to_be_removed_before_a_split_is_made_of_them(tmp_path):
             picture(number + 10 * (label == "b")).save(tmp_path / label / f"{number}.png")
     (tmp_path / "a" / "again.png").write_bytes((tmp_path / "a" / "1.png").read_bytes())
     report = check_data(open_data(tmp_path), workers=0)
-    assert report.to_remove == ["a/again.png"] and "1 picture repeated in images to be split" in report.problems
+    assert report.to_remove == ["a/again.png"] and "1 image repeated in images to be split" in report.problems
 
 
 def test_a_file_that_a_table_lists_for_two_splits_stays(tmp_path):
@@ -269,4 +269,4 @@ def test_arrays_that_begin_like_an_image_file_are_taken_as_pixels(tmp_path):
     pixels.reshape(40, -1)[0, : len(header)] = np.frombuffer(header, np.uint8)
     np.savez(tmp_path / "a.npz", x_train=pixels, y_train=np.arange(40) % 2)
     report = check_data(open_data(tmp_path / "a.npz"))
-    assert (report.problems, report.modes, report.heights) == ([], {}, Range(16, 16, 16))
+    assert (report.problems, report.modes, report.heights) == ([], {}, Spread(16, 16, 16))

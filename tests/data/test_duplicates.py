@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from nearsight.data.duplicates import Groups, candidates, describe, make_thumbnail, same_bytes, same_picture
+from nearsight.data.duplicates import Groups, candidates, describe, make_thumbnail, near_duplicates, same_bytes
 
 
 def shared_file(name):
@@ -61,7 +61,7 @@ def thumbnails_of(images):
 @pytest.mark.parametrize("edit", EDITS)
 def test_every_edited_photo_is_paired_with_its_original_and_with_nothing_else(photos, edit):
     both = thumbnails_of([*photos, *map(EDITS[edit], photos)])
-    pairs = same_picture(both, np.zeros(len(both), dtype=np.int64))
+    pairs = near_duplicates(both, np.zeros(len(both), dtype=np.int64))
     assert pairs.tolist() == [[number, number + len(photos)] for number in range(len(photos))]
 
 
@@ -72,7 +72,7 @@ def test_edited_images_of_32_pixels_are_found(cifar, edit, recall):
     """Trimming takes at least a pixel from each side here: 6 %."""
     originals = [Image.fromarray(pixels) for pixels in cifar[0][:300]]
     both = thumbnails_of([*originals, *map(EDITS[edit], originals)])
-    pairs = same_picture(both, np.tile(cifar[1][:300], 2))
+    pairs = near_duplicates(both, np.tile(cifar[1][:300], 2))
     found = np.sum(pairs[:, 1] - pairs[:, 0] == 300)
     assert found >= recall * 300
     assert len(pairs) == found
@@ -97,7 +97,7 @@ def test_different_digits_of_8_pixels_are_not_copies():
     digits = load_digits()
     pictures = thumbnails_of([Image.fromarray(np.uint8(image * 15)).convert("RGB") for image in digits.images])
     labels = digits.target.astype(np.int64)
-    assert len(same_picture(pictures, labels)) == 0
+    assert len(near_duplicates(pictures, labels)) == 0
 
 
 def smooth_picture(seed, side=96):
@@ -111,7 +111,7 @@ def test_different_pictures_in_the_same_frame_are_not_copies():
         page = Image.new("RGB", (96, 96), "white")
         page.paste(ImageEnhance.Contrast(smooth_picture(seed, 72)).enhance(0.2), (12, 12))
         framed.append(page)
-    assert len(same_picture(thumbnails_of(framed), np.zeros(20, dtype=np.int64))) == 0
+    assert len(near_duplicates(thumbnails_of(framed), np.zeros(20, dtype=np.int64))) == 0
 
 
 def test_the_same_shape_in_another_colour_is_no_copy():
@@ -119,7 +119,7 @@ def test_the_same_shape_in_another_colour_is_no_copy():
     red = np.stack([200 * picture, 40 * picture, 40 * picture], axis=-1)
     blue = red[..., ::-1]
     pictures = thumbnails_of([Image.fromarray(np.uint8(values)) for values in (red, blue)])
-    assert len(same_picture(pictures, np.zeros(2, dtype=np.int64))) == 0
+    assert len(near_duplicates(pictures, np.zeros(2, dtype=np.int64))) == 0
 
 
 def test_a_crowd_of_copies_is_found_without_comparing_each_with_each():
@@ -128,7 +128,7 @@ def test_a_crowd_of_copies_is_found_without_comparing_each_with_each():
     picture = np.asarray(make_thumbnail(smooth_picture(0)), dtype=np.int64)
     crowd = np.clip(picture + noise.integers(-2, 3, (600, 16, 16, 3)), 0, 255).astype(np.uint8)
     others = thumbnails_of([smooth_picture(seed) for seed in range(1, 201)])
-    pairs = same_picture(np.concatenate([crowd, others]), np.arange(800) % 30)
+    pairs = near_duplicates(np.concatenate([crowd, others]), np.arange(800) % 30)
     groups = Groups(800)
     groups.join(pairs.tolist())
     assert groups.several() == [list(range(600))]
@@ -137,7 +137,7 @@ def test_a_crowd_of_copies_is_found_without_comparing_each_with_each():
 
 def test_no_images_and_one_image_have_no_copies():
     for count in (0, 1):
-        assert same_picture(np.zeros((count, 16, 16, 3), np.uint8), np.zeros(count, np.int64)).shape == (0, 2)
+        assert near_duplicates(np.zeros((count, 16, 16, 3), np.uint8), np.zeros(count, np.int64)).shape == (0, 2)
 
 
 def test_equal_digests_are_grouped():

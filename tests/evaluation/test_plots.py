@@ -52,7 +52,7 @@ def test_mistakes_with_long_names(count: int) -> None:
     assert len(captions) == 2 * count
     for text, box in captions:
         assert box.x1 <= text.axes.get_window_extent().x1 + 18  # pixels between the images
-    assert sum("97 % sure" in text.get_text() for text, _ in text_boxes(picture)) == count
+    assert sum("97 % confident" in text.get_text() for text, _ in text_boxes(picture)) == count
 
 
 def test_reliability_of_a_model_that_is_always_sure() -> None:

@@ -129,7 +129,7 @@ def test_pictures_side_by_side_have_one_height() -> None:
 
 def test_a_written_file_of_objects_opens_as_data(tmp_path: Path) -> None:
     data = open_data("shapes?images=4")
-    truths = [data.train.annotation(index).truth() for index in range(4)]
+    truths = [data.train.annotation(index).ground_truth() for index in range(4)]
     answers = [
         (f"{n}.png", data.train.size(n), {**truth, "scores": np.full(len(truth["labels"]), 0.5)})
         for n, truth in enumerate(truths)

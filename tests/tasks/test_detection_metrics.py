@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from accelerate import Accelerator
 
 from nearsight.data import open_data
-from nearsight.tasks.detection_metrics import ObjectTally
+from nearsight.tasks.detect import DetectionMeter
+from nearsight.tasks.detection_metrics import ImageRecord, image_scores, measure_detections
 
 
-def scene(boxes, labels, crowd=None, area=None):
+def annotated(boxes, labels, crowd=None, area=None):
     boxes = np.array(boxes, dtype=np.float32).reshape(-1, 4)
     sides = boxes[:, 2:] - boxes[:, :2]
     return {
@@ -25,7 +27,7 @@ def scene(boxes, labels, crowd=None, area=None):
     }
 
 
-def answer(boxes, labels, scores):
+def predictions(boxes, labels, scores):
     return {
         "boxes": np.array(boxes, dtype=np.float32).reshape(-1, 4),
         "labels": np.array(labels, dtype=np.int64),
@@ -45,7 +47,7 @@ def noisy(truth, classes, size, random):
     labels = np.concatenate([truth["labels"], truth["labels"], random.integers(0, classes, 6)])
     wrong = random.random(len(labels)) < 0.1
     labels[wrong] = random.integers(0, classes, wrong.sum())
-    return answer(boxes.clip(0, [width, height, width, height]), labels, random.random(len(labels)))
+    return predictions(boxes.clip(0, [width, height, width, height]), labels, random.random(len(labels)))
 
 
 def coco_mini():
@@ -62,26 +64,26 @@ def real():
 
     data = open_data(coco_mini())
     random = np.random.default_rng(0)
-    tally = ObjectTally(len(data.classes))
+    records = {}
     for index in range(len(data.val)):
         found = data.val.annotation(index)
-        truth = found.truth()
-        said = noisy(truth, len(data.classes), found.size, random)
+        truth = found.ground_truth()
+        predicted = noisy(truth, len(data.classes), found.size, random)
         masks = found.dense()
         rles = []
-        for n in range(len(said["labels"])):
+        for n in range(len(predicted["labels"])):
             mask = np.zeros(found.size, dtype=np.uint8)
             if n < 2 * len(masks):
                 mask |= np.roll(masks[n % len(masks)], random.integers(-4, 5, 2), axis=(0, 1))
-            left, top, right, bottom = said["boxes"][n].astype(int)
+            left, top, right, bottom = predicted["boxes"][n].astype(int)
             if n % 3 == 0:
                 mask[top:bottom, left:right] = 1
             rles.append(codec.encode(np.asfortranarray(mask)))
-        tally.add(index, {**said, "rles": rles}, truth, found.size)
-    return data, tally
+        records[index] = ImageRecord.of({**predicted, "rles": rles}, truth, found.size)
+    return data, records
 
 
-def by_pycocotools(data, tally, kind):
+def by_pycocotools(data, records, kind):
     """The same detections through COCO's own evaluation, with its own annotations file."""
     import zipfile
 
@@ -92,7 +94,7 @@ def by_pycocotools(data, tally, kind):
     ids = {entry["file_name"]: entry["id"] for entry in content["images"]}
     categories = {entry["name"]: entry["id"] for entry in content["categories"]}
     results = []
-    for index, record in tally.records.items():
+    for index, record in records.items():
         for n, (left, top, right, bottom) in enumerate(record.prediction["boxes"].astype(float).tolist()):
             extent = {"bbox": [left, top, right - left, bottom - top]}
             if kind == "segm":
@@ -119,97 +121,95 @@ def by_pycocotools(data, tally, kind):
 
 @pytest.mark.parametrize(("kind", "type"), [("boxes", "bbox"), ("masks", "segm")])
 def test_real_annotations_with_noisy_detections_give_what_pycocotools_gives(real, kind, type) -> None:
-    data, tally = real
-    figures, reference = tally.metrics(kind), by_pycocotools(data, tally, type)
-    ours = [figures.ap, figures.ap50, figures.ap75, figures.small, figures.medium, figures.large]
-    assert 0.1 < figures.ap < 0.9  # neither all right nor all wrong
+    data, records = real
+    metrics, reference = measure_detections(records, len(data.classes), kind), by_pycocotools(data, records, type)
+    ours = [metrics.ap, metrics.ap50, metrics.ap75, metrics.small, metrics.medium, metrics.large]
+    assert 0.1 < metrics.ap < 0.9  # neither all right nor all wrong
     np.testing.assert_allclose(ours, reference.stats[:6], atol=1e-3)
-    assert figures.recall == pytest.approx(reference.stats[8], abs=1e-3)
+    assert metrics.recall == pytest.approx(reference.stats[8], abs=1e-3)
     precision = reference.eval["precision"][:, :, :, 0, -1]
     per_class = [p[p > -1].mean() if (p > -1).any() else np.nan for p in np.moveaxis(precision, 2, 0)]
-    np.testing.assert_allclose(figures.classes, per_class, atol=1e-3)
+    np.testing.assert_allclose(metrics.classes, per_class, atol=1e-3)
 
 
 def test_f1_is_that_of_the_best_threshold(real) -> None:
-    _, tally = real
-    figures = tally.metrics("boxes")
-    harmonic = 2 * figures.precision_at * figures.recall_at / (figures.precision_at + figures.recall_at)
-    assert figures.f1 == pytest.approx(harmonic)
-    by_image = tally.image_scores(figures.threshold)
-    assert set(by_image) == set(tally.records)
+    data, records = real
+    metrics = measure_detections(records, len(data.classes))
+    harmonic = 2 * metrics.precision_at * metrics.recall_at / (metrics.precision_at + metrics.recall_at)
+    assert metrics.f1 == pytest.approx(harmonic)
+    by_image = image_scores(records, metrics.threshold)
+    assert set(by_image) == set(records)
     assert 0 <= min(by_image.values()) < max(by_image.values()) <= 1
 
 
 def test_f1_counted_by_hand() -> None:
-    tally = ObjectTally(2)
-    truth = scene([[0, 0, 10, 10], [20, 20, 40, 40], [60, 60, 80, 80]], [0, 1, 1])
-    said = answer(
+    truth = annotated([[0, 0, 10, 10], [20, 20, 40, 40], [60, 60, 80, 80]], [0, 1, 1])
+    predicted = predictions(
         [[0, 0, 10, 10], [21, 20, 41, 40], [21, 21, 40, 40], [60, 60, 80, 80], [0, 50, 9, 59]],
         [0, 1, 1, 0, 1],
         [0.9, 0.8, 0.7, 0.6, 0.5],
     )
-    tally.add(0, said, truth, (100, 100))
-    figures = tally.metrics()
+    records = {0: ImageRecord.of(predicted, truth, (100, 100))}
+    metrics = measure_detections(records, classes=2)
     # Two right of two at 0.8, three objects: 2 * 2 / (2 + 3); a double, a wrong class and an invention add nothing.
-    assert figures.f1 == pytest.approx(0.8)
-    assert figures.threshold == pytest.approx(0.8)
-    assert (figures.precision_at, figures.recall_at) == (1.0, pytest.approx(2 / 3))
-    assert tally.image_scores(0.0)[0] == pytest.approx(2 * 2 / (5 + 3))
+    assert metrics.f1 == pytest.approx(0.8)
+    assert metrics.threshold == pytest.approx(0.8)
+    assert (metrics.precision_at, metrics.recall_at) == (1.0, pytest.approx(2 / 3))
+    assert image_scores(records, 0.0)[0] == pytest.approx(2 * 2 / (5 + 3))
 
 
-def test_answers_on_a_crowd_neither_help_nor_harm() -> None:
-    with_crowd, without = ObjectTally(1), ObjectTally(1)
+def test_predictions_on_a_crowd_neither_help_nor_harm() -> None:
     person = [10, 10, 30, 30]
     inside = [[42, 42, 60, 60], [60, 60, 90, 90]]
-    truth = scene([person, [40, 40, 100, 100]], [0, 0], crowd=[False, True])
-    with_crowd.add(0, answer([*inside, person], [0, 0, 0], [0.9, 0.8, 0.7]), truth, (100, 100))
-    without.add(0, answer([person], [0], [0.7]), scene([person], [0]), (100, 100))
-    for tally in (with_crowd, without):
-        figures = tally.metrics()
-        assert (figures.ap, figures.f1, figures.objects) == (pytest.approx(1.0), 1.0, 1)
+    truth = annotated([person, [40, 40, 100, 100]], [0, 0], crowd=[False, True])
+    with_crowd = ImageRecord.of(predictions([*inside, person], [0, 0, 0], [0.9, 0.8, 0.7]), truth, (100, 100))
+    without = ImageRecord.of(predictions([person], [0], [0.7]), annotated([person], [0]), (100, 100))
+    for record in (with_crowd, without):
+        metrics = measure_detections({0: record}, classes=1)
+        assert (metrics.ap, metrics.f1, metrics.objects) == (pytest.approx(1.0), 1.0, 1)
 
 
-def test_only_the_hundred_surest_answers_of_an_image_count() -> None:
-    truth = scene([[0, 0, 10, 10]], [0])
-    many = answer([[50, 50, 60, 60]] * 100 + [[0, 0, 10, 10]], [0] * 101, np.linspace(1, 0.5, 101))
-    tally = ObjectTally(1)
-    tally.add(0, many, truth, (100, 100))
-    assert tally.metrics().ap == 0
+def test_only_the_hundred_top_scoring_predictions_of_an_image_count() -> None:
+    truth = annotated([[0, 0, 10, 10]], [0])
+    many = predictions([[50, 50, 60, 60]] * 100 + [[0, 0, 10, 10]], [0] * 101, np.linspace(1, 0.5, 101))
+    assert measure_detections({0: ImageRecord.of(many, truth, (100, 100))}, classes=1).ap == 0
 
 
 def test_sizes_are_those_that_the_annotations_say() -> None:
     """COCO's areas are of masks, which a box of 40 × 40 may fill but a little."""
-    tally = ObjectTally(1)
-    tally.add(0, answer([[0, 0, 40, 40]], [0], [1.0]), scene([[0, 0, 40, 40]], [0], area=[500.0]), (100, 100))
-    figures = tally.metrics()
-    assert figures.small == pytest.approx(1.0)
-    assert np.isnan([figures.medium, figures.large]).all()
+    truth = annotated([[0, 0, 40, 40]], [0], area=[500.0])
+    record = ImageRecord.of(predictions([[0, 0, 40, 40]], [0], [1.0]), truth, (100, 100))
+    metrics = measure_detections({0: record}, classes=1)
+    assert metrics.small == pytest.approx(1.0)
+    assert np.isnan([metrics.medium, metrics.large]).all()
 
 
-def test_images_without_objects_and_data_without_answers() -> None:
-    tally = ObjectTally(2)
-    tally.add(0, answer([], [], []), scene([], []), (50, 50))
-    figures = tally.metrics()
-    assert np.isnan([figures.ap, figures.f1]).all()
-    assert figures.to_dict(["a", "b"])["ap"] is None
-    tally.add(1, answer([], [], []), scene([[0, 0, 10, 10]], [1]), (50, 50))
-    figures = tally.metrics()
-    assert (figures.ap, figures.f1, figures.images, figures.objects) == (0, 0, 2, 1)
-    assert np.isnan(figures.classes[0])
-    assert figures.classes[1] == 0
-    assert tally.image_scores(0.5) == {0: 1.0, 1: 0.0}
+def test_images_without_objects_and_data_without_predictions() -> None:
+    records = {0: ImageRecord.of(predictions([], [], []), annotated([], []), (50, 50))}
+    metrics = measure_detections(records, classes=2)
+    assert np.isnan([metrics.ap, metrics.f1]).all()
+    assert metrics.to_dict(["a", "b"])["ap"] is None
+    records[1] = ImageRecord.of(predictions([], [], []), annotated([[0, 0, 10, 10]], [1]), (50, 50))
+    metrics = measure_detections(records, classes=2)
+    assert (metrics.ap, metrics.f1, metrics.images, metrics.objects) == (0, 0, 2, 1)
+    assert np.isnan(metrics.classes[0])
+    assert metrics.classes[1] == 0
+    assert image_scores(records, 0.5) == {0: 1.0, 1: 0.0}
     with pytest.raises(ValueError, match="No image was evaluated"):
-        ObjectTally(1).metrics()
+        measure_detections({}, classes=1)
 
 
-def test_processes_can_hand_their_parts_to_each_other(real) -> None:
+def test_processes_can_hand_their_parts_to_each_other(real, monkeypatch) -> None:
     data, whole = real
-    first, second = ObjectTally(len(data.classes)), ObjectTally(len(data.classes))
-    for number, record in whole.records.items():
+    first, second = DetectionMeter(len(data.classes)), DetectionMeter(len(data.classes))
+    for number, record in whole.items():
         (first if number % 2 else second).records[number] = record
-    second.records[1] = whole.records[1]  # padding repeats an image in two processes
-    first.merge(pickle.loads(pickle.dumps(second.records)))
-    assert first.metrics("masks").ap == pytest.approx(whole.metrics("masks").ap, abs=1e-12)
+    second.records[1] = whole[1]  # padding repeats an image in two processes
+    parts = [first.records, pickle.loads(pickle.dumps(second.records))]
+    monkeypatch.setattr("nearsight.tasks.base.gather_object", lambda mine: parts)
+    first.gather(Accelerator(cpu=True))
+    expected = measure_detections(whole, len(data.classes), "masks").ap
+    assert first.metrics().masks.ap == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.drill
@@ -217,15 +217,16 @@ def test_five_thousand_images_take_less_than_a_minute() -> None:
     import time
 
     random = np.random.default_rng(0)
-    tally = ObjectTally(80)
+    records = {}
     for number in range(5000):
         corners = random.uniform(0, 400, (7, 2))
-        truth = scene(
+        truth = annotated(
             np.concatenate([corners, corners + random.uniform(8, 200, (7, 2))], axis=1), random.integers(0, 80, 7)
         )
         corners = random.uniform(0, 400, (100, 2))
         boxes = np.concatenate([corners, corners + random.uniform(8, 200, (100, 2))], axis=1)
-        tally.add(number, answer(boxes, random.integers(0, 80, 100), random.random(100)), truth, (640, 640))
+        found = predictions(boxes, random.integers(0, 80, 100), random.random(100))
+        records[number] = ImageRecord.of(found, truth, (640, 640))
     start = time.process_time()
-    assert tally.metrics().images == 5000
+    assert measure_detections(records, classes=80).images == 5000
     assert time.process_time() - start < 60

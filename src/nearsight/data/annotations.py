@@ -5,6 +5,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +13,12 @@ from PIL import Image
 
 from ..plots.overlays import IGNORE_INDEX
 from .file_system import FileSystem, join
-from .image import ORIENTATION, decode, explain, is_image_name, readable_formats
+from .image import ORIENTATION, TURNED, decode, explain, is_image_name, readable_formats
 from .instances import Instances, MaskList, PackedMasks, Shape
 from .issues import EXAMPLES, AnnotationCheck, Issue, Seen
 from .labels import rarest_labels
 from .names import Names
 from .samples import BadImage, Split, Target
-
-TURNED = (5, 6, 7, 8)  # orientations in which height and width change places
-
 
 ADVICE = {
     "annotation without an image": "left out; their images are not listed",
@@ -45,7 +43,7 @@ class AnnotationIssues:
     Attributes:
         counts: How often, by what it is.
         examples: Some of them, by what it is.
-        notes: What is worth knowing, though not wrong, a sentence each.
+        notes: What is good to know, though not wrong, a sentence each.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -53,7 +51,7 @@ class AnnotationIssues:
     notes: list[str] = field(default_factory=list)
 
     def note(self, what: str, example: str, times: int = 1) -> None:
-        """Remember a flaw."""
+        """Remember an issue."""
         self.counts[what] = self.counts.get(what, 0) + times
         shown = self.examples.setdefault(what, [])
         if len(shown) < EXAMPLES:
@@ -64,37 +62,21 @@ class AnnotationIssues:
         return [Issue(what, count, tuple(self.examples[what]), ADVICE[what]) for what, count in self.counts.items()]
 
 
-class ImageFiles:
-    """Image files of a file system, by number.
+class MapValues(NamedTuple):
+    """With which values instances are painted into a map of classes; see `Instances.paint`.
 
-    Args:
-        fs: Where they are.
-        paths: Their paths from the root.
+    Attributes:
+        classes: The value of each class `[C]`.
+        empty: The value of pixels without an instance.
     """
 
-    def __init__(self, fs: FileSystem, paths: Iterable[str]):
-        self.fs = fs
-        self.paths = Names(paths)
+    classes: NDArray[np.uint8]
+    empty: int
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, index: int, enough: int | None = None) -> Image.Image:
-        """The image, upright, in mode RGB."""
-        return decode(self.paths[index], self.fs.read(self.paths[index]), enough)
-
-    def size(self, index: int) -> tuple[int, int]:
-        """Height and width of the upright image, from the head of its file."""
-        name = self.paths[index]
-        try:
-            with self.fs.head(name) as file, Image.open(file, formats=readable_formats()) as image:
-                width, height = image.size
-                turn = image.getexif().get(ORIENTATION, 1)
-        except BadImage:
-            raise
-        except Exception as error:  # as in `decode`: a damaged file makes Pillow raise nearly anything
-            raise BadImage(name, explain(error)) from None
-        return (width, height) if turn in TURNED else (height, width)
+    @classmethod
+    def of(cls, classes: int, background: bool) -> "MapValues":
+        """Pixels without an instance are class 0 and the others count from 1; or these pixels do not count."""
+        return cls((np.arange(classes) + background).astype(np.uint8), 0 if background else IGNORE_INDEX)
 
 
 class DenseSplit(Split):
@@ -103,10 +85,19 @@ class DenseSplit(Split):
     Attributes:
         labels: For each image `[n]` the rarest class in it, or 0; splits are made by it.
         issues: What was found wrong while the annotations were read.
+        has_masks: Whether all instances have masks.
+        values: Of maps, where these are what is learnt of instances; None where the instances are.
     """
 
     issues: AnnotationIssues
     labels_are_classes = False
+    has_masks: bool = False
+    values: MapValues | None = None
+
+    def learn(self, values: MapValues | None) -> None:
+        """Let the instances be what is learnt, or the maps with these values that they are painted into."""
+        self.values, self.masks = values, self.has_masks and values is None
+        self.task, self.counted = ("detect", "instance") if values is None else ("segment", "image")
 
     @abstractmethod
     def size(self, index: int) -> tuple[int, int]: ...
@@ -138,21 +129,37 @@ class DenseSplit(Split):
 
 
 class FileDenseSplit(DenseSplit):
-    """Dense annotations whose images are files of a file system."""
+    """Dense annotations whose images are files of a file system.
 
-    image_files: ImageFiles
+    Args:
+        fs: Where the images are.
+        paths: Their paths from the root.
+    """
+
+    def __init__(self, fs: FileSystem, paths: Iterable[str]):
+        self.fs = fs
+        self.paths = Names(paths)
 
     def name(self, index: int) -> str:
-        return self.image_files.paths[index]
+        return self.paths[index]
 
     def read(self, index: int, enough: int | None = None) -> Image.Image:
-        return self.image_files.read(index, enough)
+        return decode(self.name(index), self.content(index), enough)
 
     def content(self, index: int) -> bytes:
-        return self.image_files.fs.read(self.image_files.paths[index])
+        return self.fs.read(self.name(index))
 
     def size(self, index: int) -> tuple[int, int]:
-        return self.image_files.size(index)
+        name = self.name(index)
+        try:
+            with self.fs.head(name) as file, Image.open(file, formats=readable_formats()) as image:
+                width, height = image.size
+                orientation = image.getexif().get(ORIENTATION, 1)
+        except BadImage:
+            raise
+        except Exception as error:  # as in `decode`: a damaged file makes Pillow raise nearly anything
+            raise BadImage(name, explain(error)) from None
+        return (width, height) if orientation in TURNED else (height, width)
 
 
 def spell_size(size: Sequence[int]) -> str:
@@ -192,20 +199,20 @@ class InstanceList:
         self.area.append(area)
         self.packed.add(shape)
 
-    def split(self, fs: FileSystem, numbers: Mapping[str, int], task: str, background: bool) -> "InstanceSplit":
+    def split(self, fs: FileSystem, numbers: Mapping[str, int], values: MapValues | None) -> "InstanceSplit":
         """All of it as a split.
 
         Args:
             fs: Where the images are.
             numbers: The number of each class name.
-            task: `detect` or `segment`.
-            background: For `segment`, whether pixels without an instance are the class 0.
+            values: Of maps, if these are to be learnt; None for the instances.
         """
         image = np.array(self.images, dtype=np.int64)
         order = np.argsort(image, kind="stable")
         kinds = np.array([numbers[name] for name in self.names], dtype=np.int64)
         return InstanceSplit(
-            ImageFiles(fs, self.paths),
+            fs,
+            self.paths,
             starts=np.searchsorted(image[order], np.arange(len(self.paths) + 1)),
             boxes=np.array(self.boxes, dtype=np.float32).reshape(-1, 4)[order],
             kinds=kinds[order],
@@ -215,8 +222,7 @@ class InstanceList:
             sizes=np.array(self.sizes, dtype=np.int32).reshape(-1, 2),
             relative=self.relative,
             classes=len(numbers),
-            task=task,
-            background=background,
+            values=values,
             issues=self.issues,
         )
 
@@ -225,27 +231,25 @@ class InstanceSplit(FileDenseSplit):
     """Images with instances, all of them in a few arrays.
 
     Args:
-        image_files: The images.
+        fs: Where the images are.
+        paths: Their paths.
         starts: Where the instances of each image begin `[n + 1]`.
         boxes: Of all instances, as annotated `[m, 4]`.
         kinds: Class numbers `[m]`.
         crowd: Whether an instance is a group `[m]`.
-        area: In pixels, as annotated; nan where that is not said `[m]`.
+        area: In pixels, as annotated; nan where it is not `[m]`.
         packed: Masks.
         sizes: Height and width of the images as annotated, or 0, 0 `[n, 2]`.
         relative: Whether boxes and polygons are fractions of the image's sides.
         classes: Number of classes of instances.
-        task: `detect` or `segment`.
-        background: For `segment`, whether pixels without an instance are class 0 and the others count from 1.
+        values: Of maps, if these are to be learnt; None for the instances.
         issues: What was found wrong.
-
-    Attributes:
-        has_masks: Whether all instances have masks.
     """
 
     def __init__(
         self,
-        image_files: ImageFiles,
+        fs: FileSystem,
+        paths: Iterable[str],
         *,
         starts: NDArray[np.int64],
         boxes: NDArray[np.float32],
@@ -256,19 +260,15 @@ class InstanceSplit(FileDenseSplit):
         sizes: NDArray[np.int32],
         relative: bool,
         classes: int,
-        task: str,
-        background: bool,
+        values: MapValues | None,
         issues: AnnotationIssues,
     ):
-        self.image_files, self.starts, self.boxes, self.kinds = image_files, starts, boxes, kinds
-        self.crowd, self.area, self.packed, self.sizes = crowd, area, packed, sizes
-        self.relative, self.task, self.background, self.issues = relative, task, background, issues
-        self.has_masks = has_masks(packed, crowd)
-        self.masks = self.has_masks and task == "detect"
-        self.counted = "instance" if task == "detect" else "image"
-        first = 1 if background else 0
-        self.numbers = (np.arange(classes) + first).astype(np.uint8)
+        super().__init__(fs, paths)
+        self.starts, self.boxes, self.kinds, self.crowd, self.area = starts, boxes, kinds, crowd, area
+        self.packed, self.sizes, self.relative, self.issues = packed, sizes, relative, issues
+        self.has_masks = bool(packed.there.any()) and bool((packed.there | crowd).all())  # groups may lack theirs
         self.labels = rarest_labels(starts, kinds, classes)
+        self.learn(values)
 
     def instances(self, index: int, size: tuple[int, int]) -> Instances:
         """The instances of an image of a size, as they are annotated, in its pixels."""
@@ -295,7 +295,7 @@ class InstanceSplit(FileDenseSplit):
 
     def annotation(self, index: int, size: tuple[int, int] | None = None) -> Instances | NDArray[np.uint8]:
         found = self.instances(index, size or self.size(index)).tidy()
-        return found if self.task == "detect" else found.paint(self.numbers, 0 if self.background else IGNORE_INDEX)
+        return found if self.values is None else found.paint(*self.values)
 
     def check(self, name: str, seen: Seen, classes: Sequence[str], img_size: int) -> AnnotationCheck:
         """Finds images of another size than annotated and boxes that are wrong; counts the instances of each class."""
@@ -308,12 +308,13 @@ class InstanceSplit(FileDenseSplit):
         usable = fitting[image]
         frame = whole[image][:, ::-1]  # width, height
         boxes = self.boxes.astype(np.float64) * (np.tile(frame, 2) if self.relative else 1)
-        first = 1 if self.task == "segment" and self.background else 0
-        np.add.at(report.counts, self.kinds[usable] + first, 1)
-        if first:
+        has_background = self.values is not None and self.values.empty == 0
+        np.add.at(report.counts, self.kinds[usable] + has_background, 1)
+        if has_background:
             report.counts[0] = int(fitting.sum())
-        judge_boxes(report, self, boxes, image, frame, usable)
-        judge_tiny(report, self, boxes, image, frame, usable & ~self.crowd, img_size)
+        found = CheckedBoxes(self, boxes, image, frame, usable)
+        judge_boxes(report, found)
+        judge_tiny(report, found, img_size)
         note_images(report, name, self)
         return report
 
@@ -322,20 +323,41 @@ class InstanceSplit(FileDenseSplit):
         return hashlib.blake2b(self.boxes[rows].tobytes() + self.kinds[rows].tobytes(), digest_size=8).hexdigest()
 
 
-def has_masks(packed: PackedMasks, crowd: NDArray[np.bool_]) -> bool:
-    """Whether every instance has a mask; groups may lack theirs."""
-    return bool(packed.there.any()) and bool((packed.there | crowd).all())
-
-
 SLACK = 1.0  # pixels by which a box may stick out: tools round in either direction
 LEAST = 4  # pixels of an instance's shorter side below which no model here sees it
 MANY = 100  # instances of an image, beyond which some are never counted as found
-WORTH_A_NOTE = 0.01  # fraction of tiny instances from which they are worth a word
+NOTED = 0.01  # fraction of tiny instances from which they are noted
 
 
-def judge_annotated_sizes(
-    report: AnnotationCheck, split: "InstanceSplit", sizes: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+class CheckedBoxes(NamedTuple):
+    """The boxes of a split while they are checked.
+
+    Attributes:
+        split: The split.
+        boxes: In pixels of the images `[m, 4]`.
+        image: Number of each one's image `[m]`.
+        frame: Width and height of that image `[m, 2]`.
+        usable: Whether it can be read and its annotations fit `[m]`.
+    """
+
+    split: InstanceSplit
+    boxes: NDArray[np.float64]
+    image: NDArray[np.int64]
+    frame: NDArray[np.int64]
+    usable: NDArray[np.bool_]
+
+    def examples(self, rows: NDArray[np.int64]) -> tuple[str, ...]:
+        """The first boxes of some rows for people."""
+        lines = []
+        for row in rows[:EXAMPLES].tolist():
+            left, top, right, bottom = (f"{value:.6g}" for value in self.boxes[row].tolist())
+            size = spell_size(self.frame[row][::-1].tolist())
+            name = self.split.name(int(self.image[row]))
+            lines.append(f"{name} ({size}): x {left} to {right}, y {top} to {bottom}")
+        return tuple(lines)
+
+
+def judge_annotated_sizes(report: AnnotationCheck, split: InstanceSplit, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which images `[n]` can be read and have the size that their annotations say."""
     readable = np.any(sizes, axis=1)
     wrong = np.flatnonzero(readable & split.sizes.any(axis=1) & (split.sizes != sizes).any(axis=1))
@@ -354,58 +376,37 @@ def judge_annotated_sizes(
     return readable
 
 
-def judge_boxes(
-    report: AnnotationCheck,
-    split: "InstanceSplit",
-    boxes: NDArray[np.float64],
-    image: NDArray[np.int64],
-    frame: NDArray[np.int64],
-    usable: NDArray[np.bool_],
-) -> None:
+def judge_boxes(report: AnnotationCheck, found: CheckedBoxes) -> None:
     """Find boxes without extent, outside the image or beyond its border, and instances that are there twice."""
+    split, boxes, image, frame, usable = found
     sides = boxes[:, 2:] - boxes[:, :2]
     flat = usable & (sides <= 0).any(axis=1)
     outside = usable & ~flat & ((boxes[:, 2:] <= 0) | (boxes[:, :2] >= frame)).any(axis=1)
     beyond = usable & ~flat & ~outside & ((boxes[:, :2] < -SLACK) | (boxes[:, 2:] > frame + SLACK)).any(axis=1)
-    rows = np.column_stack([image, split.kinds, boxes.round(1)])
-    _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    again = usable & ~flat & (first[inverse.reshape(-1)] != np.arange(len(rows)))
+    told = np.column_stack([image, split.kinds, boxes.round(1)])
+    _, first, inverse = np.unique(told, axis=0, return_index=True, return_inverse=True)
+    again = usable & ~flat & (first[inverse.reshape(-1)] != np.arange(len(told)))
     for what, which, advice in (
         ("box without width or height", flat, "left out"),
         ("box wholly outside the image", outside, "left out"),
         ("box partly outside the image", beyond, "cut off at the border"),
-        ("instance annotated twice", again, "remove one of each: a model is punished for issue it once"),
+        ("instance annotated twice", again, "remove one of each: a model is punished for finding it once"),
     ):
-        found = np.flatnonzero(which)
-        if len(found):
-            examples = tuple(box_line(split, boxes[row], int(image[row]), frame[row]) for row in found[:EXAMPLES])
-            report.issues.append(Issue(what, len(found), examples, advice))
+        rows = np.flatnonzero(which)
+        if len(rows):
+            report.issues.append(Issue(what, len(rows), found.examples(rows), advice))
 
 
-def box_line(split: "InstanceSplit", box: NDArray[np.float64], image: int, frame: NDArray[np.int64]) -> str:
-    """A box for people."""
-    left, top, right, bottom = (f"{value:.6g}" for value in box.tolist())
-    return f"{split.name(image)} ({spell_size(frame[::-1].tolist())}): x {left} to {right}, y {top} to {bottom}"
-
-
-def judge_tiny(
-    report: AnnotationCheck,
-    split: "InstanceSplit",
-    boxes: NDArray[np.float64],
-    image: NDArray[np.int64],
-    frame: NDArray[np.int64],
-    usable: NDArray[np.bool_],
-    img_size: int,
-) -> None:
+def judge_tiny(report: AnnotationCheck, found: CheckedBoxes, img_size: int) -> None:
     """Find instances that have too few pixels at the image size to train with, and say which size they need."""
-    sides = (boxes[:, 2:] - boxes[:, :2]).min(axis=1)
-    counted = usable & (sides > 0)
+    sides = (found.boxes[:, 2:] - found.boxes[:, :2]).min(axis=1)
+    counted = found.usable & ~found.split.crowd & (sides > 0)
     if not counted.any():
         return
-    shorter = frame.min(axis=1)
+    shorter = found.frame.min(axis=1)
     fractions = np.where(counted, sides / np.maximum(shorter, 1), np.inf)
     tiny = np.flatnonzero(fractions * img_size < LEAST)
-    if len(tiny) < WORTH_A_NOTE * counted.sum():
+    if len(tiny) < NOTED * counted.sum():
         return
     needed = math.ceil(LEAST / float(np.quantile(fractions[tiny], 0.1)) / 32) * 32
     own = int(np.median(shorter[tiny])) // 32 * 32
@@ -415,11 +416,10 @@ def judge_tiny(
         advice = f"less than {LEAST} pixels on a side at {img_size}; try --img-size {own}, or cut images in parts"
     else:
         advice = f"less than {LEAST} pixels on a side; they are hardly found"
-    lines = tuple(box_line(split, boxes[row], int(image[row]), frame[row]) for row in tiny[:EXAMPLES])
-    report.issues.append(Issue("tiny instance", len(tiny), lines, advice))
+    report.issues.append(Issue("tiny instance", len(tiny), found.examples(tiny), advice))
 
 
-def note_images(report: AnnotationCheck, name: str, split: "InstanceSplit") -> None:
+def note_images(report: AnnotationCheck, name: str, split: InstanceSplit) -> None:
     """Note images without instances or with very many, crowds, and masks that only some instances have."""
     counts = np.diff(split.starts)
     notes = [f"{name}: {len(split.kinds):,} instances in {len(split):,} images"]
@@ -440,8 +440,8 @@ def unlisted_images(splits: Iterable[Split]) -> list[Issue]:
     found = [split for split in splits if isinstance(split, InstanceSplit) and not split.relative]
     if not found:
         return []  # masks and YOLO's labels are found from the images
-    fs = found[0].image_files.fs
-    named = {path for split in found for path in split.image_files.paths}
+    fs = found[0].fs
+    named = {path for split in found for path in split.paths}
     folders = {path.rpartition("/")[0] for path in named}
     beside = (join(folder, name) for folder in sorted(folders) for name in fs.files(folder) if is_image_name(name))
     left = [path for path in beside if path not in named]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..console import percent
 from .annotations import DenseSplit, unlisted_images
-from .duplicates import Groups, same_bytes, same_picture
+from .duplicates import Groups, near_duplicates, same_bytes
 from .issues import (
     EXAMPLES,
     IMBALANCED,
@@ -25,8 +25,8 @@ from .issues import (
     Imbalance,
     Issue,
     OddSize,
-    Range,
     Seen,
+    Spread,
     Unreadable,
     plural,
 )
@@ -166,15 +166,15 @@ def judge_folders(report: CheckReport, data: Data) -> None:
 
 
 def find_copies(data: Data, survey: Survey) -> list[Copies]:
-    """Pictures that occur several times, those in several splits first, then those with several labels."""
-    exact = same_bytes(survey.digests)
+    """Images that occur several times, those in several splits first, then those with several labels."""
+    equal = same_bytes(survey.digests)
     distinct = ~survey.blank  # nothing tells blank images apart
-    for group in exact:
+    for group in equal:
         distinct[group[1:]] = False
     numbers = np.flatnonzero(distinct)
-    near = numbers[same_picture(survey.thumbnails[numbers], survey.labels[numbers])]
+    near = numbers[near_duplicates(survey.thumbnails[numbers], survey.labels[numbers])]
     groups = Groups(len(survey.entries))
-    groups.join([*exact, *near.tolist()])
+    groups.join([*equal, *near.tolist()])
     copies = [
         Copies(
             exact=len({survey.digests[index] for index in group}) == 1,
@@ -196,7 +196,7 @@ def judge_sizes(report: CheckReport, data: Data, survey: Survey) -> None:
     report.dense = isinstance(source, DenseSplit)
     if report.dense:
         with suppress(ValueError):  # there is not one image that its annotation fits to
-            report.img_size = choose_side(data.task, measure_sizes(source))
+            report.img_size = choose_side(measure_sizes(source))
     shorter, longer = survey.sizes.min(axis=1), survey.sizes.max(axis=1)
     reasons = {
         "small": shorter * FAR < np.median(shorter),
@@ -209,9 +209,9 @@ def judge_sizes(report: CheckReport, data: Data, survey: Survey) -> None:
         report.odd_sizes.append(OddSize(*found, int(heights[index]), int(widths[index]), why))
 
 
-def spread(values: NDArray[np.number]) -> Range:
+def spread(values: NDArray[np.number]) -> Spread:
     """Smallest, middle and largest of some numbers."""
-    return Range(float(np.min(values)), float(np.median(values)), float(np.max(values)))
+    return Spread(float(np.min(values)), float(np.median(values)), float(np.max(values)))
 
 
 def merge(issues: Sequence[Issue]) -> list[Issue]:
@@ -228,7 +228,7 @@ def merge(issues: Sequence[Issue]) -> list[Issue]:
 
 
 SHOWN = 10  # lines of a section
-MODES = {
+MODES = {  # for people who don't know Pillow's names
     "1": "black and white",
     "L": "grey",
     "LA": "grey with alpha",
@@ -268,10 +268,17 @@ def render_report(report: CheckReport, patches: Mapping[str, int | None]) -> Ren
         parts.append(Padding(Text(printable(report.refusal)), (0, 0, 0, 2), expand=False))
     elif report.img_size:
         parts += [Text(), Text("To train with these images", style="bold")]
-        advice = size_advice(report, patches)
+        chosen = ", ".join(f"{patch} for {name}" for name, patch in patches.items())
+        advice = f"Images of {report.img_size} pixels; the patch size follows from it: {chosen}."
+        if not patches:
+            advice = f"Images with a shorter side of {report.img_size} pixels."
         parts.append(Padding(Text(advice), (0, 0, 0, 2), expand=False))
+        task = "" if report.one_label else f" --task {report.task}"
+        unequal = report.one_label and report.imbalance and report.imbalance.ratio >= IMBALANCED
+        weights = " --class-weights balanced" if unequal else ""
+        command = f"nearsight train {shlex.quote(report.source)}{task} --img-size {report.img_size}{weights}"
         # In one line however long, so that it can be copied.
-        parts.append(Text(f"  {printable(train_command(report))}", no_wrap=True, overflow="ignore"))
+        parts.append(Text(f"  {printable(command)}", no_wrap=True, overflow="ignore"))
     return Group(*parts)
 
 
@@ -298,16 +305,8 @@ def bad_image_sections(report: CheckReport) -> Iterator[Section]:
         )
 
 
-def size_advice(report: CheckReport, patches: Mapping[str, int | None]) -> str:
-    """The image size to train with, and what follows from it."""
-    if not patches:
-        return f"Images with a shorter side of {report.img_size} pixels."
-    chosen = ", ".join(f"{patch} for {name}" for name, patch in patches.items())
-    return f"Images of {report.img_size} pixels; the patch size follows from it: {chosen}."
-
-
 def annotation_sections(report: CheckReport) -> Iterator[Section]:
-    """What is wrong with annotations of instances or pixels, and what else is worth knowing of them."""
+    """What is wrong with annotations of instances or pixels, and what else is good to know of them."""
     for issue in report.issues:
         what = plural(issue.count, issue.what)
         title = f"{what[0].upper()}{what[1:]} ({issue.count:,}): {issue.advice}"
@@ -321,9 +320,9 @@ def class_sections(report: CheckReport) -> Iterator[Section]:
     """Classes that are empty, missing, tiny, or of very different size."""
     lines = []
     if report.empty_classes:
-        lacking = (
-            "an instance" if report.counted == "instance" else "a pixel" if report.fractions else "a readable image"
-        )
+        lacking = "a pixel" if report.fractions else "a readable image"
+        if report.counted == "instance":
+            lacking = "an instance"
         lines.append(f"without {lacking}: {listed(report.empty_classes)}")
     lines += [f"missing in {split}: {listed(missing)}" for split, missing in report.missing_classes.items()]
     if report.tiny_classes:
@@ -346,33 +345,34 @@ def class_sections(report: CheckReport) -> Iterator[Section]:
 
 
 def copy_sections(report: CheckReport) -> Iterator[Section]:
-    """Pictures that occur several times."""
-    repeated = "Pictures repeated in a split"
+    """Images that occur several times."""
+    repeated = "Images repeated in a split"
     if report.to_be_split:
-        repeated = "Pictures repeated: a copy may be set aside for validation while another is trained with"
+        repeated = "Images repeated: a copy may be set aside for validation while another is trained with"
     kinds = {
-        "Pictures in several splits: a model is tested on what it has learnt": report.leaks,
-        "Pictures with different labels: at most one is right": report.disputed,
+        "Images in several splits: a model is tested on what it has learnt": report.leaks,
+        "Images with different labels: at most one is right": report.disputed,
         repeated: report.repeated,
     }
     for title, copies in kinds.items():
-        if copies:
-            yield f"{title} ({len(copies):,})", first_lines(copies_line(found) for found in copies)
-
-
-def copies_line(copies: Copies) -> str:
-    """The names of copies, their labels where these differ, and how sure it is that they are copies."""
-    if len({image.name for image in copies.images}) == 1:
-        return f"{copies.images[0].name} is listed for {' and for '.join(image.split for image in copies.images)}"
-    images = [f"{image.name} ({image.label})" if copies.disagree else image.name for image in copies.images]
-    return f"{listed(images, ' = ')}; {'same bytes' if copies.exact else 'same picture by its looks'}"
+        lines = []
+        for found in copies:
+            names = [f"{image.name} ({image.label})" if found.disagree else image.name for image in found.images]
+            line = f"{listed(names, ' = ')}; {'same bytes' if found.exact else 'the same by its looks'}"
+            if len({image.name for image in found.images}) == 1:
+                splits = " and for ".join(image.split for image in found.images)
+                line = f"{found.images[0].name} is listed for {splits}"
+            lines.append(line)
+        if lines:
+            yield f"{title} ({len(lines):,})", first_lines(lines)
 
 
 def size_sections(report: CheckReport) -> Iterator[Section]:
     """How images are stored, and how large they are."""
     lines = ["splits: " + ", ".join(f"{split} {count:,}" for split, count in report.images.items())]
     if set(report.modes) - {"RGB"}:
-        counted = ", ".join(f"{mode_name(mode)} {count:,}" for mode, count in report.modes.items())
+        named = {mode: "16-bit grey" if mode.startswith("I;16") else MODES.get(mode, mode) for mode in report.modes}
+        counted = ", ".join(f"{named[mode]} {count:,}" for mode, count in report.modes.items())
         lines.append(f"modes: {counted}; all are read as RGB")
     if report.rotated:
         lines.append(f"turned upright by their EXIF data: {report.rotated:,}")
@@ -386,20 +386,7 @@ def size_sections(report: CheckReport) -> Iterator[Section]:
         yield f"Images of odd size, height × width ({len(odd):,})", first_lines(odd)
 
 
-def train_command(report: CheckReport) -> str:
-    """The command that trains with these images."""
-    unequal = report.one_label and report.imbalance and report.imbalance.ratio >= IMBALANCED
-    weights = " --class-weights balanced" if unequal else ""
-    task = "" if report.one_label else f" --task {report.task}"
-    return f"nearsight train {shlex.quote(report.source)}{task} --img-size {report.img_size}{weights}"
-
-
-def mode_name(mode: str) -> str:
-    """A mode for people who don't know Pillow's names."""
-    return "16-bit grey" if mode.startswith("I;16") else MODES.get(mode, mode)
-
-
-def range_text(values: Range) -> str:
+def range_text(values: Spread) -> str:
     """Smallest to largest with the median, or the one value there is."""
     if values.smallest == values.largest:
         return f"{values.smallest:.4g}"

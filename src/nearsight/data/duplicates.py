@@ -1,6 +1,6 @@
-"""Copies among images: equal bytes, and pictures that look the same after saving, scaling, brightening or trimming.
+"""Copies among images: equal bytes, and near-duplicates after saving, scaling, brightening or trimming.
 
-A picture is described by a thumbnail of 16×16. Its low frequencies, each weighed by its frequency so that all count
+An image is described by a thumbnail of 16×16. Its low frequencies, each weighed by its frequency so that all count
 alike, give a direction; copies point the same way. Candidates are found by hashing the directions with random planes,
 so that the time grows with the number of images and not with its square, and are then compared themselves.
 """
@@ -15,9 +15,9 @@ from PIL import Image
 SIDE = 16  # of a thumbnail
 FREQUENCIES = 8  # in each direction; a trimmed edge moves the higher ones out of phase
 ALIKE = 0.92  # cosine of two directions; lower ones are look-alikes in CIFAR-10, nearly all above are copies
-ALIKE_IF_SIMPLE = 0.96  # the same for pictures of few frequencies: a horizon, a sky, an edge
-SIMPLE = 6.0  # frequencies that carry a picture, below which it is simple
-ALIKE_INSIDE = 0.8  # correlation without the border, so that two pictures in white frames are not copies
+ALIKE_IF_SIMPLE = 0.96  # the same for images of few frequencies: a horizon, a sky, an edge
+SIMPLE = 6.0  # frequencies that carry an image, below which it is simple
+ALIKE_INSIDE = 0.8  # correlation without the border, so that two images in white frames are not copies
 MARGIN = 3  # thumbnail pixels that count as border
 COLOUR = 32.0  # mean difference of colour (of 255) that editing leaves
 SURPRISE = 6.0  # standard deviations by which copies must be more alike than the images of their class are anyway
@@ -33,7 +33,7 @@ Pairs = NDArray[np.int64]
 
 
 def make_thumbnail(image: Image.Image) -> Thumbnails:
-    """What is remembered of a picture (mode RGB): `[16, 16, 3]`."""
+    """What is remembered of an image (mode RGB): `[16, 16, 3]`."""
     small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=3.0)
     return np.asarray(small, dtype=np.uint8)
 
@@ -51,8 +51,8 @@ def same_bytes(digests: Sequence[bytes]) -> list[list[int]]:
     return [group for group in by_digest.values() if len(group) > 1]
 
 
-def same_picture(thumbnails: Thumbnails, labels: NDArray[np.int64]) -> Pairs:
-    """Pairs of images that look like copies of each other, enough of them to link all copies of a picture.
+def near_duplicates(thumbnails: Thumbnails, labels: NDArray[np.int64]) -> Pairs:
+    """Pairs of images that look like copies of each other, enough of them to link all copies of an image.
 
     Args:
         thumbnails: `[n, 16, 16, 3]`, of different images.
@@ -140,11 +140,11 @@ def confirm(thumbnails: Thumbnails, pairs: Pairs) -> NDArray[np.bool_]:
     """Which pairs `[pairs]` also agree without their borders, and in colour."""
     left, right = thumbnails[pairs[:, 0]].astype(np.float32), thumbnails[pairs[:, 1]].astype(np.float32)
     inside = slice(MARGIN, SIDE - MARGIN)
-    inner = [(picture @ GREY)[:, inside, inside] for picture in (left, right)]
+    inner = [(side @ GREY)[:, inside, inside] for side in (left, right)]
     inner = [values - values.mean(axis=(1, 2), keepdims=True) for values in inner]
     lengths = np.sqrt((inner[0] ** 2).sum(axis=(1, 2)) * (inner[1] ** 2).sum(axis=(1, 2)))
     correlation = (inner[0] * inner[1]).sum(axis=(1, 2)) / np.maximum(lengths, 1e-3)
-    colours = [picture - (picture @ GREY)[..., None] for picture in (left, right)]
+    colours = [side - (side @ GREY)[..., None] for side in (left, right)]
     difference = np.abs(colours[0] - colours[1]).mean(axis=(1, 2, 3))
     return (correlation >= ALIKE_INSIDE) & (difference <= COLOUR)
 

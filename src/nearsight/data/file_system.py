@@ -6,8 +6,7 @@ import re
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 from .image import LARGEST_FILE, is_image_name, open_file, read_file
@@ -125,6 +124,11 @@ class LocalFolder(FileSystem):
             found = list(walk(self.locate(path), f"{path}/" if path else "", set(), all_files=True))
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+        def files_first(name: str) -> list[tuple[bool, object]]:
+            *folders, file = name.split("/")
+            return [*((True, natural_key(folder)) for folder in folders), (False, natural_key(file))]
+
         return sorted(found, key=files_first)
 
     def walk_images(self, path: str = "") -> Iterator[str]:
@@ -261,6 +265,12 @@ def join(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
+def first_words(fs: FileSystem, path: str) -> list[str]:
+    """The first word of each line of a file, as lists of images name them; none if there is no such file."""
+    lines = fs.read(path).decode("utf-8", "replace").splitlines() if fs.has(path) else []
+    return [line.split()[0] for line in lines if line.split()]
+
+
 def stem(path: str) -> str:
     """The name of a file without its folder and its last suffix."""
     return os.path.splitext(path.rpartition("/")[2])[0]
@@ -268,7 +278,7 @@ def stem(path: str) -> str:
 
 WORD = re.compile(rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])")
 IMAGE_FOLDERS = ("images", "image", "img", "imgs", "jpegimages", "data", "pictures", "photos")
-LOST = 0.01  # a larger fraction of missing files means that they are looked for in the wrong place
+LOST = 0.01  # a larger fraction of missing files means that they are looked for in the wrong folder
 PROBED = 20  # names by which a folder of images is recognised
 LEVELS = 3  # folders inside folders that are looked into
 
@@ -335,14 +345,13 @@ def candidate_folders(fs: FileSystem, beside: str, split: str | None) -> list[st
     """Folders that image names may start from, likely ones first."""
     inner = [join(beside, name) for name in fs.folders(beside)] if beside else []
     outer = [path for path in walk_folders(fs, "", LEVELS) if path not in inner]
-    known = [path for path in (*inner, *outer) if is_of_images(path)]
+    known = [
+        path
+        for path in (*inner, *outer)
+        if path.rpartition("/")[2].casefold() in IMAGE_FOLDERS or split_of(path) is not None
+    ]
     fitting = [path for path in known if split is not None and split_of(path) == split]
     return list(dict.fromkeys([beside, "", *fitting, *known, *inner, *outer]))
-
-
-def is_of_images(path: str) -> bool:
-    """Whether a folder is for images by its name or by the split in it."""
-    return path.rpartition("/")[2].casefold() in IMAGE_FOLDERS or split_of(path) is not None
 
 
 def walk_folders(fs: FileSystem, path: str, levels: int) -> Iterable[str]:
@@ -360,18 +369,13 @@ def by_file_name(
     files: dict[str, list[str]] = {}
     for path in fs.images():
         files.setdefault(path.rpartition("/")[2], []).append(path)
-    return [
-        path if path in present else only_file(files, name, split) or path
-        for path, name in zip(paths, names, strict=True)
-    ]
-
-
-def only_file(files: Mapping[str, list[str]], name: str, split: str | None) -> str | None:
-    """The one file of that last part; of several the one whose folder is of the split."""
-    found = files.get(name.rpartition("/")[2].partition("?")[0], [])
-    if len(found) > 1:
-        found = [path for path in found if split_of(path.rpartition("/")[0]) == split]
-    return found[0] if len(found) == 1 else None
+    located = []
+    for path, name in zip(paths, names, strict=True):
+        found = [] if path in present else files.get(name.rpartition("/")[2].partition("?")[0], [])
+        if len(found) > 1:  # the one whose folder is of the split
+            found = [file for file in found if split_of(file.rpartition("/")[0]) == split]
+        located.append(found[0] if len(found) == 1 else path)
+    return located
 
 
 def normal_path(path: str) -> str:
@@ -436,12 +440,6 @@ def named_split(name: str) -> str | None:
     return told.pop() if len(told) == 1 else None
 
 
-def files_first(path: str) -> list[tuple[bool, object]]:
-    """Sorts the files of a folder before those of the folders in it, each in natural order."""
-    *folders, name = path.split("/")
-    return [*((True, natural_key(folder)) for folder in folders), (False, natural_key(name))]
-
-
 def walk(folder: str, prefix: str, links: set[str], all_files: bool = False) -> Iterator[str]:
     """Paths of all images, or of all files, below a folder, in no particular order.
 
@@ -464,12 +462,6 @@ def walk(folder: str, prefix: str, links: set[str], all_files: bool = False) -> 
                 yield from walk(entry.path, f"{prefix}{entry.name}/", links, all_files)
             elif all_files or is_image_name(entry.name):
                 yield f"{prefix}{entry.name}"
-
-
-def visible_folders(folder: str | Path) -> Iterator[os.DirEntry[str]]:
-    """The folders directly inside a folder that somebody made on purpose."""
-    with os.scandir(folder) as entries:
-        yield from (entry for entry in entries if entry.is_dir() and not is_hidden(entry.name))
 
 
 def is_hidden(name: str) -> bool:

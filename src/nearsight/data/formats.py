@@ -1,4 +1,4 @@
-"""Answers as files that other programs read: COCO's json for objects, PNG with a palette for regions."""
+"""Predictions as files that other programs read: COCO's JSON for detections, PNG with a palette for maps of classes."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,12 +64,17 @@ def index_png(numbers: Any, classes: Sequence[str]) -> bytes:
         >>> np.asarray(Image.open(io.BytesIO(content))).tolist()
         [[0, 1], [1, 255]]
     """
-    picture = Image.fromarray(np.asarray(numbers).astype(np.uint8)).convert("L")
-    picture = Image.frombytes("P", picture.size, picture.tobytes())
+    grey = Image.fromarray(np.asarray(numbers).astype(np.uint8)).convert("L")
+    image = Image.frombytes("P", grey.size, grey.tobytes())
     background = bool(classes) and classes[0].casefold() == BACKGROUND
     palette = [value for colour in class_colours(len(classes), background) for value in colour]
     palette += [0] * (3 * IGNORE_INDEX - len(palette)) + [255, 255, 255]
-    picture.putpalette(palette)
+    image.putpalette(palette)
+    return png_bytes(image)
+
+
+def png_bytes(image: Image.Image) -> bytes:
+    """The bytes of an image as a PNG file."""
     stream = io.BytesIO()
-    picture.save(stream, "PNG", optimize=False)
+    image.save(stream, "PNG")
     return stream.getvalue()

@@ -34,6 +34,7 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+TURNED = (5, 6, 7, 8)  # orientations in which height and width are swapped
 DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")  # modes of more than 8 bits, which `convert` would clip
 
 # Of Pillow's remarks (odd metadata, many pixels) nothing follows: an image is read, or it is bad and says why.
@@ -96,7 +97,7 @@ def read_file(name: str, path: str | os.PathLike[str], limit: int | None = LARGE
 def decode(name: str, source: bytes | str | os.PathLike[str], enough: int | None = None) -> Image.Image:
     """An image, upright, in mode RGB.
 
-    Transparent places become white, 16-bit values are scaled to 8 bits, of an animation the first picture is taken.
+    Transparent pixels become white, 16-bit values are scaled to 8 bits, of an animation the first frame is taken.
 
     Args:
         name: What to call the image in an error.
@@ -151,11 +152,11 @@ def explain(error: Exception) -> str:
 def turn_upright(image: Image.Image) -> Image.Image:
     """The image as its EXIF data say it is to be looked at, in mode RGB."""
     try:
-        turn = UPRIGHT.get(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # metadata may be damaged where the picture is not
-        turn = None
+        transpose = UPRIGHT.get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # metadata may be damaged where the pixels are not
+        transpose = None
     plain = to_rgb(image)
-    return plain if turn is None else plain.transpose(turn)
+    return plain if transpose is None else plain.transpose(transpose)
 
 
 def show_middle(image: Image.Image, size: tuple[int, int], crop: float) -> NDArray[np.uint8]:

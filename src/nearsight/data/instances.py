@@ -25,7 +25,7 @@ class Instances:
         labels: Class numbers `[n]`.
         crowd: Whether it is a group that does not count as one instance `[n]`.
         area: Pixels, as annotated `[n]`.
-        shapes: The masks as outlines or RLE; None where there are no masks.
+        shapes: The masks as polygons or RLE; None where there are no masks.
     """
 
     size: tuple[int, int]
@@ -58,7 +58,10 @@ class Instances:
             return self
         tall, wide = size[0] / self.size[0], size[1] / self.size[1]
         factors = np.array([wide, tall, wide, tall], dtype=np.float32)
-        shapes = None if self.shapes is None else [resize_shape(shape, tall, wide, size) for shape in self.shapes]
+        shapes: list[Shape] | None = None
+        if self.shapes is not None:  # RLE keep their size until they are drawn, see `to_rle`
+            scale = np.array([wide, tall], dtype=np.float32)
+            shapes = [shape if isinstance(shape, dict) else [ring * scale for ring in shape] for shape in self.shapes]
         area = (self.area * (tall * wide)).astype(np.float32)
         return replace(self, size=size, boxes=self.boxes * factors, area=area, shapes=shapes)
 
@@ -78,10 +81,10 @@ class Instances:
         target = {name: torch.from_numpy(getattr(self, name)) for name in ("boxes", "labels", "crowd", "area")}
         return target if self.shapes is None else {**target, "masks": torch.from_numpy(self.dense())}
 
-    def truth(self) -> dict[str, Any]:
+    def ground_truth(self) -> dict[str, Any]:
         """What a prediction is compared with: arrays as in `target`, but masks as RLE (`rles`)."""
-        truth: dict[str, Any] = {name: getattr(self, name) for name in ("boxes", "labels", "crowd", "area")}
-        return truth if self.shapes is None else {**truth, "rles": self.rles()}
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in ("boxes", "labels", "crowd", "area")}
+        return arrays if self.shapes is None else {**arrays, "rles": self.rles()}
 
     def paint(self, numbers: NDArray[np.uint8], empty: int) -> NDArray[np.uint8]:
         """A map of classes `[H, W]`, small instances over large ones.
@@ -95,13 +98,6 @@ class Instances:
         for index in np.argsort(-self.area, kind="stable"):
             canvas[decode_masks([to_rle(self.shapes[index], self.size)], self.size)[0]] = numbers[self.labels[index]]
         return canvas
-
-
-def resize_shape(shape: Shape, tall: float, wide: float, size: tuple[int, int]) -> Shape:
-    """Outlines for the image in another size. RLE keep theirs: `to_rle` changes it."""
-    if isinstance(shape, dict):
-        return shape
-    return [ring * np.array([wide, tall], dtype=np.float32) for ring in shape]
 
 
 def to_rle(shape: Shape, size: tuple[int, int]) -> Rle:

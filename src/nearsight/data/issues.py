@@ -11,10 +11,10 @@ EXAMPLES = 20  # that are remembered of each kind of issue
 TINY = 10  # training images below which a class is hardly learnt
 IMBALANCED = 5.0  # ratio of the largest to the smallest class from which weights are advised
 PLURALS = {
-    **{"image": "images", "class": "classes", "picture": "pictures", "box": "boxes"},
+    **{"image": "images", "class": "classes", "box": "boxes"},
     **{"annotation": "annotations", "mask": "masks", "value": "values", "line": "lines", "instance": "instances"},
 }
-PROTECTED = ("train", "val", "test")  # of a picture in several splits, the copy in the last is the one to keep
+PROTECTED = ("train", "val", "test")  # of an image in several splits, the copy in the last is the one to keep
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class OddSize(ImageRef):
 
 @dataclass(frozen=True)
 class Copies:
-    """Images that are the same picture: byte by byte if `exact`, else saved, scaled, brightened or trimmed anew."""
+    """Images that are copies of each other: byte by byte if `exact`, else saved, scaled, brightened or trimmed anew."""
 
     exact: bool
     images: tuple[ImageRef, ...]
@@ -125,7 +125,7 @@ class AnnotationCheck:
     Attributes:
         counts: Images, or instances, of each class `[C]`.
         issues: What is wrong.
-        notes: What else is worth knowing, a sentence each.
+        notes: What else is good to know, a sentence each.
         unusable: Names of images whose annotations can't be used.
         pixels: Pixels of each class, and at last those that are not counted `[C + 1]`; None without masks.
         unknown_values: Values or colours of masks that are no class: how many pixels and masks have them.
@@ -145,7 +145,7 @@ class AnnotationCheck:
 
 
 @dataclass(frozen=True)
-class Range:
+class Spread:
     """Smallest, middle and largest of some numbers."""
 
     smallest: float
@@ -168,7 +168,7 @@ class CheckReport:
         missing_classes: For each split, the classes that only others have.
         tiny_classes: Classes with few training images, and how many.
         imbalance: Largest and smallest class; None with fewer than two classes.
-        copies: The same picture several times.
+        copies: The same image several times.
         modes: Images of each mode, by Pillow's names; bare pixels have none.
         rotated: Images that their EXIF data turn.
         heights: Of readable images; None if there are none. Likewise `widths` and `aspects` (width / height).
@@ -176,7 +176,7 @@ class CheckReport:
         img_size: The image size to train with.
         task: What the annotations are for.
         issues: What is wrong with annotations, and other issues.
-        notes: What else is worth knowing of them, a sentence each.
+        notes: What else is good to know of them, a sentence each.
         one_label: Whether each image has one class.
         dense: Whether instances or pixels are annotated; then `img_size` is the shorter side of images.
         counted: What classes are counted in: `image` or `instance`.
@@ -198,9 +198,9 @@ class CheckReport:
     copies: list[Copies] = field(default_factory=list)
     modes: dict[str, int] = field(default_factory=dict)
     rotated: int = 0
-    heights: Range | None = None
-    widths: Range | None = None
-    aspects: Range | None = None
+    heights: Spread | None = None
+    widths: Spread | None = None
+    aspects: Spread | None = None
     odd_sizes: list[OddSize] = field(default_factory=list)
     img_size: int | None = None
     task: str = "classify"
@@ -215,17 +215,17 @@ class CheckReport:
 
     @property
     def leaks(self) -> list[Copies]:
-        """Pictures that are in several splits."""
+        """Images that are in several splits."""
         return [copies for copies in self.copies if copies.leaks]
 
     @property
     def disputed(self) -> list[Copies]:
-        """Pictures with several labels."""
+        """Images with several labels."""
         return [copies for copies in self.copies if copies.disagree]
 
     @property
     def repeated(self) -> list[Copies]:
-        """Pictures that are several times in one split, with one label."""
+        """Images that are several times in one split, with one label."""
         return [copies for copies in self.copies if not copies.leaks and not copies.disagree]
 
     @property
@@ -237,9 +237,9 @@ class CheckReport:
             (len(self.empty_classes), "empty class"),
             (len({name for names in self.missing_classes.values() for name in names}), "class missing in a split"),
             (len(self.tiny_classes), f"class with fewer than {TINY} {self.things}"),
-            (len(self.leaks), "picture in several splits"),
-            (len(self.disputed), "picture with different labels"),
-            (len(self.repeated), f"picture repeated in {'images to be split' if self.to_be_split else 'a split'}"),
+            (len(self.leaks), "image in several splits"),
+            (len(self.disputed), "image with different labels"),
+            (len(self.repeated), f"image repeated in {'images to be split' if self.to_be_split else 'a split'}"),
         ]
         found += [(issue.count, issue.what) for issue in self.issues]
         sentences = [f"{count:,} {plural(count, words)}" for count, words in found if count]
@@ -281,8 +281,8 @@ def plural(count: int, words: str) -> str:
     """The words with their first noun in the plural unless there is one of it.
 
     Example:
-        >>> plural(2, "empty class"), plural(2, "picture in several splits"), plural(1, "blank image")
-        ('empty classes', 'pictures in several splits', 'blank image')
+        >>> plural(2, "empty class"), plural(2, "image in several splits"), plural(1, "blank image")
+        ('empty classes', 'images in several splits', 'blank image')
     """
     if count == 1:
         return words

@@ -301,8 +301,9 @@ def make_label_map(
     """
     names = code_names(source, table, present, colours, background)
     is_binary = not colours and is_black_and_white(present) and len(names) == 2
-    if is_binary and len(present) > 2:
-        return smoothed_label_map(tuple(names.values()))
+    if is_binary and len(present) > 2:  # edges were smoothed or saved as JPEG: the nearer of 0 and 255 counts
+        codes = np.arange(256)
+        return LabelMap(codes, (codes >= 128).astype(np.uint8), False, tuple(names.values()))
     if is_binary:
         names = dict(zip((0, 255), names.values(), strict=True))
     elif not colours:
@@ -310,14 +311,14 @@ def make_label_map(
     uncounted = ignored_codes(source, names, ignore, table, colours)
     if background is False:
         uncounted |= {0}
-    codes = sorted(set(names) | uncounted | (set() if colours or 255 in names else {IGNORE_INDEX}))
-    counted = [code for code in (names if table is not None else codes) if code in names and code not in uncounted]
+    known = sorted(set(names) | uncounted | (set() if colours or 255 in names else {IGNORE_INDEX}))
+    counted = [code for code in (names if table is not None else known) if code in names and code not in uncounted]
     if len(counted) > IGNORE_INDEX:
         raise ValueError(f"{source} has {len(counted)} classes; at most {IGNORE_INDEX} can be told apart in a map.")
     numbers = {code: number for number, code in enumerate(counted)}
     return LabelMap(
-        np.array(codes, dtype=np.int64),
-        np.array([numbers.get(code, IGNORE_INDEX) for code in codes], dtype=np.uint8),
+        np.array(known, dtype=np.int64),
+        np.array([numbers.get(code, IGNORE_INDEX) for code in known], dtype=np.uint8),
         colours,
         tuple(names[code] for code in counted),
     )
@@ -330,12 +331,6 @@ def is_black_and_white(present: Mapping[int, int]) -> bool:
     return max(present, default=0) == 255 and (
         others == 0 or (others > FEW and extremes >= MOSTLY * sum(present.values()))
     )
-
-
-def smoothed_label_map(classes: tuple[str, ...]) -> LabelMap:
-    """Every value counts as the nearer of 0 and 255, for masks whose edges were smoothed or saved as JPEG."""
-    codes = np.arange(256)
-    return LabelMap(codes, (codes >= 128).astype(np.uint8), False, classes)
 
 
 def code_names(

@@ -7,7 +7,6 @@ how many processes share the work, nor on where a run was resumed.
 
 import atexit
 import multiprocessing
-import os
 import random
 import signal
 from collections.abc import Iterable, Iterator
@@ -23,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..plots.overlays import IGNORE_INDEX
 from .instances import Instances
-from .samples import BadImage, Split, check_workers
+from .samples import BadImage, Split, available_cores, check_workers
 from .transforms import Size
 
 MIX = 8  # runs of images (shards) that are read and shuffled together
@@ -91,8 +90,8 @@ def seed_draws(*numbers: int) -> None:
     torch.default_generator.manual_seed(key >> 1)
 
 
-class Preparation(Protocol):
-    """How images are prepared for a model: `Preprocessing` or `DensePreprocessing`."""
+class EvalTransform(Protocol):
+    """How images are prepared for a model in use: `Preprocessing` or `DensePreprocessing`."""
 
     @property
     def divisor(self) -> int:
@@ -169,7 +168,7 @@ class EvalImages(Dataset[Item | BadImage]):
         annotated: Whether they have something to be compared with; else their targets are None.
     """
 
-    def __init__(self, split: Split, preprocessing: Preparation, annotated: bool = True):
+    def __init__(self, split: Split, preprocessing: EvalTransform, annotated: bool = True):
         self.split, self.preprocessing, self.annotated = split, preprocessing, annotated
 
     def __len__(self) -> int:
@@ -181,7 +180,7 @@ class EvalImages(Dataset[Item | BadImage]):
         except BadImage as error:
             return error
         if isinstance(annotation, Instances):
-            annotation = annotation.truth()
+            annotation = annotation.ground_truth()
         elif isinstance(annotation, np.ndarray):
             annotation = torch.from_numpy(annotation)
         name = self.split.name(index)
@@ -342,7 +341,7 @@ def divide(batch: list[Draw], parts: int, part: int) -> list[Draw]:
 
 def eval_loader(
     split: Split,
-    preprocessing: Preparation,
+    preprocessing: EvalTransform,
     batch: int,
     workers: int,
     indices: range | None = None,
@@ -392,5 +391,5 @@ def default_workers(kind: str, device: torch.device) -> int:
     """Processes that read images: none for arrays in memory, else what the machine has beside the training."""
     if kind in ("arrays", "digits", "shapes"):
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     return min(8, cores) if device.type != "cpu" else min(2, cores // 2)

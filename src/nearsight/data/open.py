@@ -21,6 +21,7 @@ from .split import restore_splits
 
 NAMES = ("digits", "shapes", "cifar10", "cifar100", "flowers102", "oxford_pets", "fashion_mnist")
 TASKS = ("classify", "multilabel", "detect", "segment")
+TOLD_APART = {"segment": "pixels", "multilabel": "labels"}  # what tasks tell apart that need two classes
 KINDS = (
     "a folder or .zip of class folders, a .csv, .tsv or .parquet table, an .npz file, .tar shards, a Hugging Face "
     "data set (hf:owner/name), a folder or .zip with COCO, VOC or YOLO annotations or with masks, "
@@ -70,8 +71,7 @@ def open_data(source: str | os.PathLike[str], task: str | None = None) -> Data:
     data = open_any(text, task)
     if data.labels_are_classes:
         refuse_one_class(text, data)
-    elif data.task in ("segment", "multilabel") and len(data.classes) < 2:
-        told = "pixels" if data.task == "segment" else "labels"
+    elif len(data.classes) < 2 and (told := TOLD_APART.get(data.task)):
         raise ValueError(f"{text} has the one class {data.classes[0]}; to tell {told} apart takes at least two.")
     return data
 
@@ -186,7 +186,7 @@ def file_system(path: Path) -> FileSystem:
 def open_file_system(fs: FileSystem, task: str | None, options: Mapping[str, str]) -> Data | None:
     """Dense data of a folder or .zip, or of the one folder that is all that a folder holds; None if there are none."""
     spoken_of = dense_formats(fs)
-    for kind in ("masks", "coco", "yolo", "voc") if task == "segment" else ("coco", "voc", "yolo", "masks"):
+    for kind in FORMATS.get(task or "", tuple(DENSE)):
         data = DENSE[kind](fs, task, options) if kind in spoken_of else None
         if data is not None:
             return data
@@ -289,6 +289,7 @@ DENSE: dict[str, Callable[[FileSystem, str | None, Mapping[str, str]], Data | No
     "yolo": yolo_opener,
     "masks": mask_opener,
 }
+FORMATS = {"segment": ("masks", "coco", "yolo", "voc")}  # the order in which tasks are offered them, if not as above
 
 
 def open_json(path: Path, task: str | None, options: Mapping[str, str]) -> Data:

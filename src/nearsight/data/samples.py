@@ -1,5 +1,6 @@
 """What every source of labelled images becomes: up to three splits, read one image at a time by number."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 # detect: tensors `boxes` [n, 4] (x1, y1, x2, y2 in pixels, float32), `labels` [n], `crowd` [n] (bool), `area` [n] and,
 # where the data have masks, `masks` [n, H, W] (bool). segment: class numbers [H, W] as bytes, 255 where none counts.
 Target: TypeAlias = "int | NDArray[np.bool_] | dict[str, Tensor] | Tensor"
+
+
+def available_cores() -> int:
+    """Cores that this process may use, as many of which may read images."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class BadImage(ValueError):
@@ -79,7 +85,7 @@ class Split(ABC):
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """What to call an image in messages and records: its path, or its place in an array. No two are equal."""
+        """What to call an image in messages and records: its path, or its index in an array. No two are equal."""
 
     @abstractmethod
     def read(self, index: int, enough: int | None = None) -> Image.Image:
@@ -136,7 +142,7 @@ class Split(ABC):
         return classes[self.labels[index]]
 
     def check(self, name: str, seen: Seen, classes: Sequence[str], img_size: int) -> AnnotationCheck:
-        """What is to be said of the annotations; without more, how many images of each class can be read.
+        """What is found in the annotations; without more, how many images of each class can be read.
 
         Args:
             name: Of the split.

@@ -77,7 +77,7 @@ def measure_sizes(split: Split, most: int = LOOKED_AT) -> Sizes:
     for index in np.linspace(0, len(split) - 1, min(most, len(split))).astype(int):
         try:
             shorter, longer = sorted(split.size(int(index)))
-            found = split.annotation(int(index)) if split.task == "detect" else None
+            found = split.annotation(int(index)) if split.counted == "instance" else None
         except BadImage:
             continue
         formats.append((shorter, longer))
@@ -97,9 +97,9 @@ def measure_sizes(split: Split, most: int = LOOKED_AT) -> Sizes:
     return Sizes(side, (short, long), small, large, (min(medians), max(medians)), crowded)
 
 
-def choose_side(task: str, sizes: Sizes) -> int:
+def choose_side(sizes: Sizes) -> int:
     """Shorter side that images are shown with: a multiple of 32."""
-    if task == "segment" or not sizes.small or not sizes.classes:
+    if not sizes.small or not sizes.classes:  # maps of classes, or no instance
         side: float = min(SEGMENT_SIDE, sizes.frame[0])
     else:
         wanted = max(SMALL_INSTANCE / sizes.small, SMALL_CLASS / max(sizes.classes[0], 1e-3))

@@ -108,23 +108,19 @@ def choose_fraction(split: Split, fraction: float, salt: str) -> NDArray[np.int6
 
 def choose_any(split: Split, fraction: float, salt: str) -> NDArray[np.int64]:
     """Numbers of the images that make up a fraction of all, whatever their classes, ascending; at least one."""
-    keys = [
-        hashlib.sha256(f"{salt}\0{split.name(index)}".encode(errors="surrogateescape")).digest()
-        for index in range(len(split))
-    ]
-    order = sorted(range(len(split)), key=keys.__getitem__)
+    order = sorted(range(len(split)), key=name_hashes(split, salt).__getitem__)
     return np.sort(np.array(order[: max(1, round(fraction * len(split)))], dtype=np.int64))
 
 
-def class_ranks(split: Split, salt: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each image its place in a shuffled order of its class, and the size of that class.
+def name_hashes(split: Split, salt: str) -> list[bytes]:
+    """A hash of each image's name, to shuffle by: it depends on no generator, library or other image."""
+    names = (f"{salt}\0{split.name(index)}" for index in range(len(split)))
+    return [hashlib.sha256(name.encode(errors="surrogateescape")).digest() for name in names]
 
-    The order is that of a hash of the names, which depends on no generator, library or other image.
-    """
-    hashes = [
-        hashlib.sha256(f"{salt}\0{split.name(index)}".encode(errors="surrogateescape")).digest()
-        for index in range(len(split))
-    ]
+
+def class_ranks(split: Split, salt: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For each image its rank in a shuffled order of its class, and the size of that class."""
+    hashes = name_hashes(split, salt)
     order = np.array(sorted(range(len(split)), key=lambda index: (split.labels[index], hashes[index])), dtype=np.int64)
     sizes = np.bincount(split.labels) if len(split) else np.zeros(0, dtype=np.int64)
     starts = np.cumsum(sizes) - sizes

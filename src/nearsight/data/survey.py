@@ -20,8 +20,8 @@ from PIL import Image
 
 from ..console import tracked
 from .duplicates import SIDE, make_thumbnail
-from .image import ORIENTATION, readable_formats
-from .samples import BadImage, Split, check_workers
+from .image import ORIENTATION, TURNED, readable_formats
+from .samples import BadImage, Split, available_cores, check_workers
 
 CHUNK = 16  # images that a process reads at a time
 FEW = 400  # images that are read sooner than processes are started
@@ -130,11 +130,6 @@ def survey_images(splits: Mapping[str, Split], workers: int | None = None) -> Su
     )
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def look_at_chunk(splits: Mapping[str, Split], chunk: Sequence[ImageKey]) -> list[ImageFacts | str]:
     """What is seen of each image, or why it can't be read."""
     return [look_at(splits[name], index) for name, index in chunk]
@@ -169,13 +164,13 @@ def read_header(content: bytes, image: Image.Image) -> tuple[str, tuple[int, int
     try:
         with Image.open(io.BytesIO(content), formats=readable_formats()) as header:
             mode, size, jpeg = header.mode, header.size, header.format in ("JPEG", "MPO")
-            turn = header.getexif().get(ORIENTATION, 1)
-    except Exception:  # pixels of an array, or damaged metadata beside a sound picture
+            orientation = header.getexif().get(ORIENTATION, 1)
+    except Exception:  # pixels of an array, or damaged metadata beside sound pixels
         return bare
-    upright = (size[1], size[0]) if turn in (5, 6, 7, 8) else size
+    upright = (size[1], size[0]) if orientation in TURNED else size
     if not jpeg and upright != image.size:
         return bare  # pixels that happen to begin like a file
-    return mode, upright, turn in range(2, 9)
+    return mode, upright, orientation in range(2, 9)
 
 
 def look_in_processes(

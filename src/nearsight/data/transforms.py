@@ -107,16 +107,16 @@ class Augmentation:
         """An image in mode RGB to bytes `[3, H, W]`."""
         settings = self.settings
         image = self.cut(image)
-        if chance(settings.flip):
+        if drawn(settings.flip):
             image = ImageOps.mirror(image)
-        if chance(settings.flip_vertical):
+        if drawn(settings.flip_vertical):
             image = ImageOps.flip(image)
         if self.policy is not None:
             image = self.policy(image)
         elif self.jitter is not None:
             image = self.jitter(image)
         pixels = to_tensor(image)
-        return self.erase(pixels) if chance(settings.erase) else pixels
+        return self.erase(pixels) if drawn(settings.erase) else pixels
 
     def cut(self, image: Image.Image) -> Image.Image:
         """The part of the image that is shown, in the size of the model's input."""
@@ -157,7 +157,7 @@ class Augmentation:
         return 2 * max(self.preprocessing.size)
 
 
-def chance(probability: float) -> bool:
+def drawn(probability: float) -> bool:
     """True with this probability; nothing is drawn where it is certain."""
     return probability > 0 and (probability >= 1 or random.random() < probability)
 
@@ -187,26 +187,6 @@ def make_policy(text: str, preprocessing: Preprocessing) -> Callable[[Image.Imag
         raise ValueError(
             f"rand_augment = {text!r} is not understood ({error}); write it as timm does, such as rand-m9-mstd0.5-inc1."
         ) from None
-
-
-def restore_classes(scores: Tensor, original: Size) -> NDArray[np.uint8]:
-    """The class with the highest score at every pixel of the original image `[H, W]`.
-
-    Args:
-        scores: Of each class, in the pixels that the model was shown `[C, h, w]`.
-        original: Height and width of the image.
-    """
-    step = max(1, AT_ONCE // (original[0] * original[1]))
-    best = torch.full(original, -math.inf)
-    found = torch.zeros(original, dtype=torch.uint8)
-    for first in range(0, len(scores), step):
-        part = scores[None, first : first + step].float()
-        large = F.interpolate(part, size=original, mode="bilinear", align_corners=False)[0]
-        value, index = (prediction.cpu() for prediction in large.max(dim=0))
-        better = value > best
-        best = torch.where(better, value, best)
-        found = torch.where(better, (index + first).to(torch.uint8), found)
-    return found.numpy()
 
 
 @dataclass(frozen=True)
@@ -286,14 +266,25 @@ class DensePreprocessing:
         return restored
 
     def restore_map(self, scores: Tensor, shown: Size, original: Size) -> NDArray[np.uint8]:
-        """The class of every pixel of the original image `[H, W]`.
+        """The class with the highest score at every pixel of the original image `[H, W]`.
 
         Args:
             scores: Of one image, for each class `[C, h, w]`, in pixels of the batch.
             shown: Height and width that the image was shown with.
             original: Height and width of the image.
         """
-        return restore_classes(scores.detach()[:, : shown[0], : shown[1]], original)
+        scores = scores.detach()[:, : shown[0], : shown[1]]
+        step = max(1, AT_ONCE // (original[0] * original[1]))
+        best = torch.full(original, -math.inf)
+        found = torch.zeros(original, dtype=torch.uint8)
+        for first in range(0, len(scores), step):
+            part = scores[None, first : first + step].float()
+            large = F.interpolate(part, size=original, mode="bilinear", align_corners=False)[0]
+            value, index = (reduced.cpu() for reduced in large.max(dim=0))
+            better = value > best
+            best = torch.where(better, value, best)
+            found = torch.where(better, (index + first).to(torch.uint8), found)
+        return found.numpy()
 
 
 def resize_map(classes: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
@@ -307,7 +298,7 @@ def resize_map(classes: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
 
 
 class DenseAugmentation:
-    """Random views of training images, with their objects or regions.
+    """Random views of training images, with their instances or maps of classes.
 
     Draws come from the generators of `random` and PyTorch; who seeds them decides what is drawn.
 
@@ -332,17 +323,18 @@ class DenseAugmentation:
             Bytes `[3, h, w]`, and the target: tensors of objects, or the map of classes `[h, w]`.
         """
         settings = self.settings
-        if chance(settings.cut):
+        if drawn(settings.cut):
             view = resized(image, annotation, fit_sides(original, random.choice(settings.cut_sides), math.inf))
             view = cut(view, self.draw_cut(view_size(view)))
-            view = change_size(view, self.draw_size(view_size(view)))
+            size = list(self.draw_size(view_size(view)))
+            view = {name: change.resize(value, size, antialias=True) for name, value in view.items()}
         else:
             view = resized(image, annotation, self.draw_size(original))
         if settings.crop is not None:
             view = self.crop(view, settings.crop)
-        if chance(settings.flip):
+        if drawn(settings.flip):
             view = {name: change.horizontal_flip(value) for name, value in view.items()}
-        if chance(settings.flip_vertical):
+        if drawn(settings.flip_vertical):
             view = {name: change.vertical_flip(value) for name, value in view.items()}
         if settings.distort:
             view["image"] = self.distort(view["image"])
@@ -376,7 +368,7 @@ class DenseAugmentation:
         changes = [(change.adjust_saturation, (0.5, 1.5)), (change.adjust_hue, (-0.05, 0.05))]
         changes.insert(random.choice((0, 2)), (change.adjust_contrast, (0.5, 1.5)))
         for adjust, limits in [(change.adjust_brightness, (0.875, 1.125)), *changes]:
-            if chance(self.settings.distort):
+            if drawn(self.settings.distort):
                 image = adjust(image, random.uniform(*limits))
         return image
 
@@ -396,7 +388,7 @@ class DenseAugmentation:
 
 
 def resized(image: Image.Image, annotation: Annotation, size: Size) -> dict[str, Any]:
-    """The image and what is in it at a size; outlines are filled at that size, not before."""
+    """The image and what is in it at a size; polygons are filled at that size, not before."""
     view: dict[str, Any] = {"image": tv_tensors.Image(to_tensor(resize_image(image, size)))}
     if not isinstance(annotation, Instances):
         return {**view, "map": tv_tensors.Mask(torch.from_numpy(resize_map(annotation, size)))}
@@ -415,11 +407,6 @@ def view_size(view: dict[str, Any]) -> Size:
 def cut(view: dict[str, Any], part: Sequence[int]) -> dict[str, Any]:
     """A part of a view: top, left, height, width."""
     return {name: change.crop(value, *part) for name, value in view.items()}
-
-
-def change_size(view: dict[str, Any], size: Size) -> dict[str, Any]:
-    """A view in another size."""
-    return {name: change.resize(value, list(size), antialias=True) for name, value in view.items()}
 
 
 def unwrap(view: dict[str, Any], annotation: Annotation) -> tuple[Tensor, Any]:

@@ -1,4 +1,4 @@
-"""Images without labels beside labelled ones, to learn from what a teacher says of them."""
+"""Images without labels beside labelled ones, to learn what a teacher predicts for them."""
 
 import hashlib
 import os
@@ -93,25 +93,25 @@ class PartlyLabelled(Split):
         self.labels = np.concatenate([labelled.labels, rest])
         self.task, self.labels_are_classes = labelled.task, labelled.labels_are_classes
 
-    def place(self, index: int) -> tuple[int, Split, int]:
+    def locate(self, index: int) -> tuple[int, Split, int]:
         """Number of the part that an image is in, that part, and the image's number in it."""
         part = int(np.searchsorted(self.starts, index, side="right")) - 1
         return part, self.parts[part], int(index - self.starts[part])
 
     def name(self, index: int) -> str:
-        part, split, inside = self.place(index)
+        part, split, inside = self.locate(index)
         return split.name(inside) if part == 0 else f"unlabelled {part}: {split.name(inside)}"
 
     def read(self, index: int, enough: int | None = None) -> Image.Image:
-        _, split, inside = self.place(index)
+        _, split, inside = self.locate(index)
         return split.read(inside, enough)
 
     def content(self, index: int) -> bytes:
-        _, split, inside = self.place(index)
+        _, split, inside = self.locate(index)
         return split.content(inside)
 
     def target(self, index: int) -> Target:
-        part, split, inside = self.place(index)
+        part, split, inside = self.locate(index)
         if self.labels_are_classes:
             return UNLABELLED if part else split.target(inside)
         return np.full(self.classes, UNLABELLED) if part else np.asarray(split.target(inside), dtype=np.int64)

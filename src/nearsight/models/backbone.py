@@ -257,22 +257,22 @@ class Backbone(nn.Module):
         tokens = self.neck(self.norm(tokens))
         return tokens if self.num_prefix_tokens else image(tokens, grid)
 
-    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Any:
         """Pool what `forward_features` returned, and classify it: `[B, num_classes]`; not pooled, each position."""
         pooled = self.head_drop(self._pool(features))
         if self.head_dist is None:
             return pooled if pre_logits else self._classify(pooled)
         for_teacher = self.head_drop(features[:, 1]) if self.global_pool == "token" else pooled
-        return (pooled + for_teacher) / 2 if pre_logits else self._join(self.head(pooled), self.head_dist(for_teacher))
+        if pre_logits:
+            return (pooled + for_teacher) / 2
+        by_class, by_teacher = self.head(pooled), self.head_dist(for_teacher)
+        distilling = self.training and getattr(self, "distilled_training", False)
+        return (by_class, by_teacher) if distilling else (by_class + by_teacher) / 2
 
     def _classify(self, pooled: Tensor) -> Tensor:
         if self.global_pool or self.num_prefix_tokens:
             return self.head(pooled)
         return self.head(pooled.movedim(1, -1)).movedim(-1, 1)  # a map of each class, [B, num_classes, H, W]
-
-    def _join(self, by_class: Tensor, by_teacher: Tensor) -> Any:
-        distilling = self.training and getattr(self, "distilled_training", False)
-        return (by_class, by_teacher) if distilling else (by_class + by_teacher) / 2
 
     def _pool(self, features: Tensor) -> Tensor:
         if self.global_pool == "":

@@ -54,11 +54,9 @@ class Stage:
 
     def layers(self) -> Iterator[Layer]:
         """The parts of each block."""
+        slots: tuple[Any, ...] = (self.mixer, self.qkv, self.ffn)
         for index in range(self.depth):
-            yield Layer(*(self._part(slot, index) for slot in (self.mixer, self.qkv, self.ffn)))
-
-    def _part(self, slot: Any, index: int) -> Any:
-        return slot[index] if isinstance(slot, tuple) else slot
+            yield Layer(*(slot[index] if isinstance(slot, tuple) else slot for slot in slots))
 
 
 @dataclass(frozen=True)

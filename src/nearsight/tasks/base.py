@@ -83,7 +83,7 @@ class Labeller(Protocol):
         """What it says of images `[B, 3, H, W]` on the scale 0 to 1."""
 
     def recall(self, indices: Tensor, epoch: int) -> Opinion:
-        """What it said of the views that an epoch shows of these images `[B]`, where there are a few views in turn."""
+        """The same of the views that an epoch shows of these images `[B]`, where there are a few views in turn."""
 
 
 def linear_classifier(model: nn.Module) -> nn.Linear:
@@ -238,9 +238,8 @@ class Task(ABC):
     is_linear: bool = False  # whether a row of numbers for each image is all that a model says, as of classes
     postprocessing: str = "classes"  # of `runs.postprocess`, for models that say nothing else of their outputs
     settings: tuple[str, ...] = ()  # names of what `Metrics.settings` gives
-    follows_content: bool = (
-        False  # whether what a model computes depends on what it sees, so that only real weights count
-    )
+    # Whether what a model computes depends on what it sees, so that only real weights count.
+    follows_content: bool = False
 
     @abstractmethod
     def complete(self, recipe: "Recipe", data: Data) -> "Recipe":
@@ -309,7 +308,7 @@ class Task(ABC):
         return logits.softmax(dim=1)
 
     def predicted_labels(self, probabilities: Tensor, settings: Mapping[str, Any]) -> list[int]:
-        """The classes that an image is said to have, the most probable first.
+        """The classes that an image has by a prediction, the most probable first.
 
         Args:
             probabilities: Of each class `[C]`.

@@ -1,4 +1,4 @@
-"""Figures of merit as plain functions of arrays, with intervals."""
+"""How good a classification is: metrics with intervals, as plain functions of arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..interval import Interval
+from ..interval import Interval, json_number
 
 NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 BINS = 15
@@ -18,11 +18,11 @@ Numbers = NDArray[np.int64]
 
 
 class Calibration(NamedTuple):
-    """How often a model is right when it says how sure it is.
+    """How often a model is right, by how confident it is.
 
     Attributes:
-        error: Expected calibration error: gap between sureness and accuracy, averaged over the images.
-        edges: Limits of the bins of sureness `[bins + 1]`.
+        error: Expected calibration error: gap between confidence and accuracy, averaged over the images.
+        edges: Limits of the bins of confidence `[bins + 1]`.
         images: Images in each bin `[bins]`.
         confidence: Mean probability of the predictions in each bin `[bins]`; nan in empty ones.
         accuracy: Interval of right predictions in each bin `[bins]`; nan in empty ones.
@@ -40,13 +40,13 @@ class ClassificationMetrics:
     """How good the predictions are.
 
     Attributes:
-        images: How many were answered.
+        images: How many there are.
         top1: Interval of right predictions.
         top5: Interval of images with the right class among the first five; None with up to five classes.
         balanced_accuracy: Mean of the classes' recalls.
         macro_f1: Mean of the classes' F1.
         nll: Mean negative logarithm of the probability of the true class.
-        calibration: Sureness against accuracy.
+        calibration: Confidence against accuracy.
         recall: For each class, the fraction of its images that were predicted as it.
         precision: For each class, the fraction of right ones among the predictions that named it.
         f1: For each class, the harmonic mean of both; nan where neither image nor prediction is of it.
@@ -97,8 +97,9 @@ class ClassificationMetrics:
             "nll": self.nll,
             "calibration_error": self.calibration.error,
             "calibration": [
-                {"from": low, "to": high, "images": int(images), "confidence": known(sure), "accuracy": known(right)}
-                for low, high, images, sure, right in bins
+                {"from": low, "to": high, "images": int(images)}
+                | {"confidence": json_number(confidence), "accuracy": json_number(accuracy)}
+                for low, high, images, confidence, accuracy in bins
             ],
             "classes": [
                 {
@@ -106,7 +107,7 @@ class ClassificationMetrics:
                     "images": int(support),
                     "recall": interval_dict(recall),
                     "precision": interval_dict(precision),
-                    "f1": known(f1),
+                    "f1": json_number(f1),
                 }
                 for name, support, recall, precision, f1 in by_class
             ],
@@ -117,11 +118,6 @@ class ClassificationMetrics:
 def interval_dict(interval: Interval) -> dict[str, float] | None:
     """A number and its 95 % interval."""
     return None if np.isnan(interval.value) else interval._asdict()
-
-
-def known(value: float) -> float | None:
-    """The number, or None where there is none; JSON has no nan."""
-    return None if np.isnan(value) else float(value)
 
 
 class Ranked(NamedTuple):
@@ -151,7 +147,7 @@ def rank(probabilities: Floats, label: int) -> Ranked:
 
 
 def measure(probabilities: Floats, labels: Numbers) -> ClassificationMetrics:
-    """All figures at once.
+    """All metrics at once.
 
     Args:
         probabilities: `[n, classes]`; each row sums to 1.

@@ -1,4 +1,4 @@
-"""Pictures of an evaluation: confusion matrix, reliability, and the worst mistakes."""
+"""Figures of a classification: confusion matrix, reliability, and the worst mistakes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,28 +51,24 @@ def draw_confusion(confusion: NDArray[np.int64], classes: Sequence[str]) -> "Fig
 
     count = len(classes)
     side = float(np.clip(3.4 + 0.38 * count, 4.4, 8.0)) if count <= NUMBERED else min(6 + 0.075 * count, 21.0)
-    picture = figure(side + 1.2, side)
-    axes = tidy(picture.add_subplot(), title="Confusion matrix", grid=False)
+    fig = figure(side + 1.2, side)
+    axes = tidy(fig.add_subplot(), title="Confusion matrix", grid=False)
     fractions = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     # The root makes rare mistakes visible beside a diagonal near 100 %.
     shown = axes.imshow(fractions, cmap=SEQUENTIAL, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
-    label_classes(axes, classes, size=pitch_size(side, count))
+    fitting = float(np.clip(0.62 * 72 * side / count, 4.0, LABEL))  # points that fit the distance of the rows
+    label_classes(axes, classes, size=fitting)
     write(axes.set_xlabel("prediction"), LABEL, SOFT)
     write(axes.set_ylabel("true class"), LABEL, SOFT)
     if count <= NUMBERED:
         number_cells(axes, confusion, fractions)
     length, ticks = (0.5, [0, 0.01, 0.05, 0.2, 0.5, 1]) if count > FEW else (0.8, [0, 0.05, 0.2, 0.5, 1])
-    bar = picture.colorbar(shown, ax=axes, shrink=length, aspect=18, pad=0.02, ticks=ticks)
+    bar = fig.colorbar(shown, ax=axes, shrink=length, aspect=18, pad=0.02, ticks=ticks)
     bar.ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
     bar.ax.tick_params(colors=SOFT, labelsize=SMALL, length=0)
     bar.outline.set_visible(False)  # type: ignore[operator]
     write(bar.ax.set_title("of the\nclass", loc="left", pad=8), SMALL, SOFT)
-    return picture
-
-
-def pitch_size(side: float, count: int) -> float:
-    """Size of the labels in points, so that they fit the distance of the rows."""
-    return float(np.clip(0.62 * 72 * side / count, 4.0, LABEL))
+    return fig
 
 
 def label_classes(axes: "Axes", classes: Sequence[str], size: float) -> None:
@@ -107,23 +103,23 @@ def number_cells(axes: "Axes", confusion: NDArray[np.int64], fractions: NDArray[
 
 
 def draw_reliability(calibration: Calibration) -> "Figure":
-    """How often the model is right, by how sure it is; below, how many predictions are how sure."""
-    picture = figure(5.8, 6.0)
-    upper, lower = picture.subplots(2, 1, height_ratios=(3.2, 1), sharex=True)
-    tidy(upper, y="right predictions")
-    tidy(lower, x="how sure the model is of its prediction", y="predictions")
-    title = f"Sure and right: {100 * calibration.error:.1f} % apart on average"
-    write(picture.suptitle(title, x=0.03, ha="left"), TITLE, weight="bold")
+    """Accuracy by confidence; below, how many predictions have each confidence."""
+    fig = figure(5.8, 6.0)
+    upper, lower = fig.subplots(2, 1, height_ratios=(3.2, 1), sharex=True)
+    tidy(upper, y="accuracy")
+    tidy(lower, x="confidence of the prediction", y="predictions")
+    title = f"Confidence and accuracy: {100 * calibration.error:.1f} % apart on average"
+    write(fig.suptitle(title, x=0.03, ha="left"), TITLE, weight="bold")
     filled = calibration.images > 0
     left, width = calibration.edges[:-1], np.diff(calibration.edges)
     accuracy = calibration.accuracy[filled]
     fractions = [wilson(round(rate * n), int(n)) for rate, n in zip(accuracy, calibration.images[filled], strict=True)]
     spread = np.array([[s.value - s.low, s.high - s.value] for s in fractions]).T
     look: dict[str, Any] = {"align": "edge", "edgecolor": "white", "linewidth": 1.0}
-    upper.bar(left[filled], accuracy, width[filled], color=COLOURS[5], label="fraction of right predictions", **look)
+    upper.bar(left[filled], accuracy, width[filled], color=COLOURS[5], label="accuracy", **look)
     middle = (left + width / 2)[filled]
     upper.errorbar(middle, accuracy, spread, fmt="none", ecolor=INK, elinewidth=1.0, label="95 % interval")
-    upper.plot([0, 1], [0, 1], color=COLOURS[1], linewidth=1.6, linestyle=(0, (4, 3)), label="as right as sure")
+    upper.plot([0, 1], [0, 1], color=COLOURS[1], linewidth=1.6, linestyle=(0, (4, 3)), label="perfect calibration")
     lower.bar(left, calibration.images, width, color=LINE, **look)
     upper.set(xlim=(0, 1), ylim=(0, 1.01), xticks=np.linspace(0, 1, 6))
     for axis in (upper.yaxis, lower.xaxis):
@@ -132,35 +128,35 @@ def draw_reliability(calibration: Calibration) -> "Figure":
     legend = upper.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3, frameon=False, columnspacing=1.2)
     for text in legend.get_texts():
         write(text, SMALL, SOFT)
-    return picture
+    return fig
 
 
 def draw_mistakes(mistakes: Sequence[Mistake], images: int, wrong: int) -> "Figure":
-    """The wrong predictions that the model was surest of.
+    """The wrong predictions that the model was most confident of.
 
     Args:
-        mistakes: Those to show, surest first.
-        images: How many were answered.
+        mistakes: Those to show, the most confident first.
+        images: How many images there are.
         wrong: How many of the predictions are wrong.
     """
     if not mistakes:
-        picture = figure(6, 1.2)
-        write(picture.text(0.5, 0.5, f"No mistake among {images:,} images.", ha="center", va="center"), TITLE)
-        return picture
+        fig = figure(6, 1.2)
+        write(fig.text(0.5, 0.5, f"No mistake among {images:,} images.", ha="center", va="center"), TITLE)
+        return fig
     rows = -(-len(mistakes) // ACROSS)
-    picture = figure(1.85 * ACROSS, 0.75 + 2.35 * rows)
+    fig = figure(1.85 * ACROSS, 0.75 + 2.35 * rows)
     shown = f"{len(mistakes)} of " if wrong > len(mistakes) else ""
-    title = f"Wrong predictions, the surest first: {shown}{wrong:,} among {images:,} images"
-    write(picture.suptitle(title, x=0.012, ha="left"), TITLE, weight="bold")
-    for axes, mistake in zip(picture.subplots(rows, ACROSS, squeeze=False).flat, mistakes, strict=False):
+    title = f"Wrong predictions, the most confident first: {shown}{wrong:,} among {images:,} images"
+    write(fig.suptitle(title, x=0.012, ha="left"), TITLE, weight="bold")
+    for axes, mistake in zip(fig.subplots(rows, ACROSS, squeeze=False).flat, mistakes, strict=False):
         draw_mistake(axes, mistake)
-    for axes in picture.axes[len(mistakes) :]:
+    for axes in fig.axes[len(mistakes) :]:
         axes.set_axis_off()
-    return picture
+    return fig
 
 
 def draw_mistake(axes: "Axes", mistake: Mistake) -> None:
-    """One image, with the truth and the prediction below it."""
+    """One image, with the true class and the prediction below it."""
     pixels = mistake.image.copy()
     pixels.thumbnail((320, 320), Image.Resampling.LANCZOS)
     # Few pixels are shown as they are: smoothing would invent what the model did not see.
@@ -174,7 +170,7 @@ def draw_mistake(axes: "Axes", mistake: Mistake) -> None:
     lines = (f"true {abbreviate(mistake.true, 18)}", f"predicted {abbreviate(mistake.predicted, 14)}")
     for index, (line, colour) in enumerate(zip(lines, (INK, COLOURS[1]), strict=True)):
         write(axes.annotate(line, (0, 0), (0, -5 - 12 * index), **BELOW), SMALL, colour)
-    write(axes.annotate(f"{100 * mistake.probability:.0f} % sure", (0, 0), (0, -29), **BELOW), SMALL, SOFT)
+    write(axes.annotate(f"{100 * mistake.probability:.0f} % confident", (0, 0), (0, -29), **BELOW), SMALL, SOFT)
 
 
 BELOW: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top", "ha": "left"}

@@ -105,13 +105,14 @@ def fill_in(recipe: Recipe, images: int, classes: int, side: int) -> Recipe:
     settings["epochs"] = recipe.epochs or choose_epochs(images)
     settings["batch"] = recipe.batch or choose_batch(images)
     if recipe.augment.crop == "auto":
-        settings["augment"]["crop"] = choose_crop(settings["model"]["img_size"] or side)
+        shown = settings["model"]["img_size"] or side
+        settings["augment"]["crop"] = "padded" if shown <= PADDED_UP_TO else "resized"
     if recipe.name in ("small-data", "small-multilabel"):
         given = recipe.augment.model_fields_set
-        wish = choose_strength(settings["epochs"])
+        strength = next(strength for limit, strength in STRENGTH if settings["epochs"] <= limit)
         # RandAugment and the user's colour jitter exclude each other.
         given = given | {"rand_augment"} if recipe.augment.color_jitter else given
-        settings["augment"] |= {key: value for key, value in wish.items() if key not in given}
+        settings["augment"] |= {key: value for key, value in strength.items() if key not in given}
     if recipe.name in WARM_UP and "warmup_epochs" not in recipe.schedule.model_fields_set:
         settings["schedule"]["warmup_epochs"] = round(WARM_UP[recipe.name] * settings["epochs"], 2)
     return parse(settings, f"The recipe {recipe.name}")
@@ -164,18 +165,12 @@ def choose_batch(images: int) -> int:
     return next((batch for batch in BATCHES if images >= STEPS_PER_EPOCH * batch), BATCHES[-1])
 
 
-def choose_crop(side: int) -> str:
-    """How training images of a side are cropped."""
-    return "padded" if side <= PADDED_UP_TO else "resized"
-
-
-def choose_strength(epochs: int) -> dict[str, Any]:
-    """The augmentation of `small-data` for a number of passes."""
-    return next(settings for limit, settings in STRENGTH if epochs <= limit)
-
-
 class LabelTask(Task):
     """What tasks have in common that give an image one label or several."""
+
+    batch = 64
+    is_linear = True
+    prediction: type[Classification] = Classification
 
     def build(self, recipe: Recipe, data: Data) -> Built:
         return build(recipe.model, len(data.classes))
@@ -187,6 +182,21 @@ class LabelTask(Task):
     def augmentation(self, recipe: Recipe, preprocessing: Preprocessing) -> Augmentation:
         return Augmentation(recipe.augment, preprocessing)
 
+    def predict(
+        self, model: nn.Module, batch: Batch, preprocessing: Preprocessing, device: torch.device, classes: Sequence[str]
+    ) -> list[Any]:
+        logits = logits_of(model, batch, preprocessing, device)
+        return self.interpret(logits, batch.names, batch.originals.tolist(), classes)
+
+    def interpret(
+        self, logits: Tensor, names: Sequence[str], originals: Sequence[Sequence[int]], classes: Sequence[str]
+    ) -> list[Any]:
+        found = zip(names, originals, self.probabilities(logits).numpy(), strict=True)
+        return [
+            self.prediction(image=name, size=(height, width), probabilities=row, classes=tuple(classes))
+            for name, (height, width), row in found
+        ]
+
 
 class Classify(LabelTask):
     """Telling classes of images apart."""
@@ -196,8 +206,6 @@ class Classify(LabelTask):
     hub_tag = "image-classification"
     default_recipe = "small-data"
     metric = Metric("accuracy", "accuracy")
-    batch = 64
-    is_linear = True
     files = ("predictions.csv", "confusion.png", "reliability.png", "mistakes.png")
 
     def complete(self, recipe: Recipe, data: Data) -> Recipe:
@@ -210,21 +218,6 @@ class Classify(LabelTask):
         assert data.train is not None
         labels, classes = data.train.labels, len(data.classes)
         return CrossEntropy(recipe, labels, classes, built.preprocessing, device, teacher, built.model)
-
-    def predict(
-        self, model: nn.Module, batch: Batch, preprocessing: Preprocessing, device: torch.device, classes: Sequence[str]
-    ) -> list[Classification]:
-        logits = logits_of(model, batch, preprocessing, device)
-        return self.interpret(logits, batch.names, batch.originals.tolist(), classes)
-
-    def interpret(
-        self, logits: Tensor, names: Sequence[str], originals: Sequence[Sequence[int]], classes: Sequence[str]
-    ) -> list[Classification]:
-        found = zip(names, originals, self.probabilities(logits).numpy(), strict=True)
-        return [
-            Classification(image=name, size=(height, width), probabilities=row, classes=tuple(classes))
-            for name, (height, width), row in found
-        ]
 
     def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "ClassificationMeter":
         return ClassificationMeter(classes)
@@ -330,7 +323,7 @@ class CrossEntropy:
         classes: Number of classes.
         preprocessing: What the model wants to be fed.
         device: Where the model stands.
-        teacher: Says more of images than their labels, if the recipe distils.
+        teacher: Tells more of images than their labels, if the recipe distils.
         student: The model that learns, as it is outside of what processes share; for its features alone.
     """
 
@@ -520,7 +513,10 @@ def classification_tables(metrics: ClassificationMetrics, classes: Sequence[str]
         table.add_row("top-5", percent(metrics.top5.value), f"95 % interval {limits(metrics.top5)}")
     table.add_row("balanced accuracy", percent(metrics.balanced_accuracy), "mean of the classes' accuracies")
     table.add_row("macro F1", percent(metrics.macro_f1), "mean of the classes' F1")
-    table.add_row("calibration error", percent(metrics.calibration.error), calibration_text(metrics))
+    calibration = metrics.calibration
+    confidence = float(np.nansum(calibration.images * calibration.confidence)) / metrics.images
+    tendency = "overconfident" if confidence > metrics.top1.value else "underconfident"
+    table.add_row("calibration error", percent(calibration.error), f"{tendency}: mean confidence {percent(confidence)}")
     table.add_row("log loss", f"{metrics.nll:.3f}", "mean of -log p(true class)")
     worst = [number for number in worst_classes(metrics, ROWS) if metrics.recall[number].value < 1]
     if not worst:
@@ -536,14 +532,6 @@ def classification_tables(metrics: ClassificationMetrics, classes: Sequence[str]
         pair = Text.assemble(short(classes[true]), (" taken for ", "dim"), short(classes[predicted]))
         confusions.add_row(pair, f"{count:,}", percent(count / metrics.support[true]))
     return [table, Text(), by_class, Text(), confusions]
-
-
-def calibration_text(metrics: ClassificationMetrics) -> str:
-    """Whether the model is too sure or not sure enough."""
-    calibration = metrics.calibration
-    sure = float(np.nansum(calibration.images * calibration.confidence)) / metrics.images
-    more = "surer than right" if sure > metrics.top1.value else "less sure than right"
-    return f"{more}: {percent(sure)} sure on average"
 
 
 def short(name: str) -> Text:

@@ -24,6 +24,7 @@ from ..checkpoints.pretrained import has_description
 from ..config.files import parse
 from ..config.recipe import ModelChoice, Recipe
 from ..console import percent
+from ..data.formats import png_bytes
 from ..data.loader import Batch, read_sample
 from ..data.samples import Data, Split
 from ..data.sizes import Sizes, choose_side, measure_sizes
@@ -93,13 +94,13 @@ def fill_in_dense(recipe: Recipe, data: Data, sizes: Sizes, head: str) -> Recipe
     train = data.train
     assert train is not None
     settings = recipe.model_dump()
-    shorter = recipe.dense.min_size or recipe.model.img_size or choose_side(recipe.task, sizes)
+    shorter = recipe.dense.min_size or recipe.model.img_size or choose_side(sizes)
     settings["dense"]["min_size"] = shorter
     if recipe.name == "small-segment" and recipe.dense.max_size is None:
         settings["dense"]["max_size"] = min(LONGEST, round(shorter * sizes.frame[1] / sizes.frame[0]))
     if recipe.name.startswith("small-") and "crop" not in recipe.dense.model_fields_set:
         settings["dense"]["crop"] = min(CROP_SIDE, max(16, round(shorter * CROP / 16) * 16))
-    settings["epochs"] = recipe.epochs or choose_passes(len(train))
+    settings["epochs"] = recipe.epochs or int(np.clip(IMAGES_SEEN // max(len(train), 1), *PASSES))
     settings["batch"] = recipe.batch or max(1, min(BATCH, len(train) // 4))
     settings["model"] |= choose_parts(recipe, recipe.model.head or head, shorter, sizes)
     if recipe.name.startswith("small-") and "warmup_epochs" not in recipe.schedule.model_fields_set:
@@ -164,14 +165,9 @@ def choose_anchors(head: str, finest: int, shorter: int, small: float, large: fl
     """
     scale = float(np.clip(round(2 * small / finest) / 2, SMALLEST_ANCHOR, 8.0))
     spanned = int(np.ceil(np.log2(max(large / (scale * finest), 1.0)))) + 1
-    coarsest = int(np.log2(max(shorter / finest, 1)))  # a map of one place has no neighbours
+    coarsest = int(np.log2(max(shorter / finest, 1)))  # a map of one position has no neighbours
     least = 1 if head == "retinanet" else 2  # boxes are judged on all levels but the last
     return {"anchor_scale": scale, "levels": int(np.clip(spanned, least + 1, max(coarsest, least)))}
-
-
-def choose_passes(images: int) -> int:
-    """Passes over so many images."""
-    return int(np.clip(IMAGES_SEEN // max(images, 1), *PASSES))
 
 
 def build_dense(recipe: Recipe, classes: int, masks: bool) -> Built:
@@ -344,9 +340,7 @@ class DenseTask(Task):
         return split
 
     def report_files(self, judged: Judged) -> dict[str, bytes]:
-        stream = io.BytesIO()
-        self.draw_cases(judged).save(stream, "PNG")
-        return {"images.csv": self.to_csv(judged), "cases.png": stream.getvalue()}
+        return {"images.csv": self.to_csv(judged), "cases.png": png_bytes(self.draw_cases(judged))}
 
     def to_csv(self, judged: Judged) -> bytes:
         """A line for each image: its name, and how good the prediction is."""

@@ -18,7 +18,7 @@ from ..data.transforms import DensePreprocessing
 from ..plots.overlays import draw_detections
 from .base import GROUPS, Judged, Meter, Metric, pseudo_values
 from .dense import DenseTask, fraction
-from .detection_metrics import DetectionMetrics, ImageRecord, ObjectTally
+from .detection_metrics import DetectionMetrics, ImageRecord, image_scores, measure_detections
 from .predictions import Detection
 
 LINES = {
@@ -141,20 +141,15 @@ class DetectionMeter(Meter):
     def record(self, index: int, prediction: Detection, target: Any) -> ImageRecord:
         return ImageRecord.of(prediction.as_objects(), target, prediction.size)
 
-    def tally(self) -> ObjectTally:
-        """All of it, to be measured."""
-        return ObjectTally(self.classes, self.records)
-
     def metrics(self) -> BoxAndMaskMetrics:
         masks = bool(self.records) and all(
             "rles" in record.prediction and "rles" in record.truth for record in self.records.values()
         )
-        tally = self.tally()
-        return BoxAndMaskMetrics(tally.metrics("boxes"), tally.metrics("masks") if masks else None)
+        boxes = measure_detections(self.records, self.classes)
+        return BoxAndMaskMetrics(boxes, measure_detections(self.records, self.classes, "masks") if masks else None)
 
     def scores(self) -> NDArray[np.float64]:
-        tally = self.tally()
-        by_image = tally.image_scores(tally.metrics("boxes").threshold)
+        by_image = image_scores(self.records, measure_detections(self.records, self.classes).threshold)
         return np.array([by_image[index] for index in sorted(by_image)])
 
     def content(self) -> NDArray[np.int64]:
@@ -162,11 +157,11 @@ class DetectionMeter(Meter):
         return np.array([len(self.records[index].truth["labels"]) for index in sorted(self.records)], dtype=np.int64)
 
     def compared(self) -> dict[str, NDArray[Any]]:
-        whole = float(np.nan_to_num(self.tally().metrics("boxes").ap))
+        whole = float(np.nan_to_num(measure_detections(self.records, self.classes).ap))
         numbers = sorted(self.records)
         without = []
         for group in range(min(GROUPS, len(numbers))):
             rest = {n: self.records[n] for index, n in enumerate(numbers) if index % GROUPS != group}
             if rest:
-                without.append(float(np.nan_to_num(ObjectTally(self.classes, rest).metrics("boxes").ap)))
+                without.append(float(np.nan_to_num(measure_detections(rest, self.classes).ap)))
         return {"scores": self.scores(), "parts": pseudo_values(whole, without)}

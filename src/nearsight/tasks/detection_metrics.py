@@ -1,7 +1,7 @@
 """How good a detection is: COCO's average precision for boxes and masks, and the best F1.
 
-Answers and truths are kept image by image as small arrays and run lengths, which processes can hand to each other; the
-precision itself is computed by faster-coco-eval.
+Predictions and ground truth are kept image by image as small arrays and run lengths, which processes can hand to each
+other; the precision itself is computed by faster-coco-eval.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MOST = 100  # predictions of an image that count, the surest first
-HALF = 0.5  # overlap from which a prediction is right, for F1
+from ..interval import json_number
+
+MOST = 100  # predictions of an image that count, the top-scoring first
+HALF = 0.5  # IoU from which a prediction is right, for F1
 NUMBERS = ("ap", "ap50", "ap75", "small", "medium", "large", "recall", "f1", "threshold", "precision_at", "recall_at")
 KINDS = {"boxes": "bbox", "masks": "segm"}
 
@@ -45,14 +47,14 @@ class DetectionMetrics:
     """How good predictions are, by boxes or by masks. What can't be told, as there is no such object, is nan.
 
     Attributes:
-        ap: Average precision, mean over overlaps of 0.50 to 0.95 and over classes.
-        ap50: At an overlap of 0.50.
-        ap75: At an overlap of 0.75.
+        ap: Average precision, mean over IoUs of 0.50 to 0.95 and over classes.
+        ap50: At an IoU of 0.50.
+        ap75: At an IoU of 0.75.
         small: `ap` of objects up to 32 × 32 pixels; likewise `medium` up to 96 × 96 and `large`.
-        recall: Fraction of objects found among 100 predictions, mean over overlaps and classes.
+        recall: Fraction of objects found among 100 predictions, mean over IoUs and classes.
         classes: `ap` of each class `[C]`.
         classes50: `ap50` of each class `[C]`.
-        f1: Best F1 at an overlap of 0.50, over all classes together.
+        f1: Best F1 at an IoU of 0.50, over all classes together.
         threshold: The score from which on predictions count, to reach it.
         precision_at: Fraction of these predictions that are right.
         recall_at: Fraction of the objects that they find.
@@ -77,94 +79,73 @@ class DetectionMetrics:
     objects: int
 
     def to_dict(self, classes: Sequence[str]) -> dict[str, Any]:
-        """The figures as values that JSON knows; None for what can't be told."""
-        figures: dict[str, Any] = {name: known(getattr(self, name)) for name in NUMBERS}
+        """The metrics as values that JSON knows; None for what can't be told."""
+        numbers: dict[str, Any] = {name: json_number(getattr(self, name)) for name in NUMBERS}
         by_class = {
-            name: {"ap": known(self.classes[index]), "ap50": known(self.classes50[index])}
+            name: {"ap": json_number(self.classes[index]), "ap50": json_number(self.classes50[index])}
             for index, name in enumerate(classes)
         }
-        return {**figures, "images": self.images, "objects": self.objects, "classes": by_class}
+        return {**numbers, "images": self.images, "objects": self.objects, "classes": by_class}
 
 
-class ObjectTally:
-    """Answers and truths of images.
+def measure_detections(records: Mapping[int, ImageRecord], classes: int, kind: str = "boxes") -> DetectionMetrics:
+    """How good predictions are.
 
     Args:
+        records: By number of the image, so that an image that two processes looked at counts once.
         classes: Number of classes.
-        records: Of images that were collected before.
+        kind: Whether `boxes` or `masks` are compared.
 
-    Attributes:
-        records: By number of the image: an image that two processes looked at counts once.
+    Raises:
+        ValueError: There is no image.
 
     Example:
         >>> box = np.array([[10.0, 10, 30, 40]], dtype=np.float32)
         >>> truth = {"boxes": box, "labels": np.array([0]), "crowd": np.array([False]), "area": np.array([600.0])}
-        >>> tally = ObjectTally(1)
-        >>> tally.add(0, {"boxes": box + 1, "labels": np.array([0]), "scores": np.array([0.9])}, truth, (50, 50))
-        >>> metrics = tally.metrics("boxes")
+        >>> found = {"boxes": box + 1, "labels": np.array([0]), "scores": np.array([0.9])}
+        >>> metrics = measure_detections({0: ImageRecord.of(found, truth, (50, 50))}, classes=1)
         >>> metrics.ap50, metrics.f1, round(metrics.ap, 2)
         (1.0, 1.0, 0.7)
     """
+    if not records:
+        raise ValueError("No image was evaluated: none could be read.")
+    precision, recall = curves(records, classes, kind)
+    matches = [match(record, kind) for record in records.values()]
+    return DetectionMetrics(
+        ap=mean(precision[..., 0]),
+        ap50=mean(precision[0, :, :, 0]),
+        ap75=mean(precision[5, :, :, 0]),
+        small=mean(precision[..., 1]),
+        medium=mean(precision[..., 2]),
+        large=mean(precision[..., 3]),
+        recall=mean(recall[:, :, 0]),
+        classes=mean_known(precision[:, :, :, 0], axis=(0, 1)),
+        classes50=mean_known(precision[0, :, :, 0], axis=0),
+        **best_f1(matches),
+        images=len(records),
+        objects=sum(found.objects for found in matches),
+    )
 
-    def __init__(self, classes: int, records: dict[int, ImageRecord] | None = None):
-        self.classes = classes
-        self.records: dict[int, ImageRecord] = {} if records is None else records
 
-    def add(self, number: int, prediction: Mapping[str, Any], truth: Mapping[str, Any], size: tuple[int, int]) -> None:
-        """Remember an image.
-
-        Args:
-            number: Of the image in its split.
-            prediction: As `DensePreprocessing.restore_objects` gives it; the 100 surest count.
-            truth: As the loader for evaluation gives it.
-            size: Height and width of the image.
-        """
-        self.records[number] = ImageRecord.of(prediction, truth, size)
-
-    def merge(self, records: Mapping[int, ImageRecord]) -> None:
-        """Take what another process remembered."""
-        self.records.update(records)
-
-    def metrics(self, kind: str = "boxes") -> DetectionMetrics:
-        """How good the predictions are, by `boxes` or by `masks`.
-
-        Raises:
-            ValueError: No image was looked at.
-        """
-        if not self.records:
-            raise ValueError("No image was evaluated: none could be read.")
-        precision, recall = curves(self.records, self.classes, kind)
-        matches = [match(record, kind) for record in self.records.values()]
-        best = best_f1(matches)
-        by_class = mean_known(precision[:, :, :, 0], axis=(0, 1))
-        return DetectionMetrics(
-            ap=mean(precision[..., 0]),
-            ap50=mean(precision[0, :, :, 0]),
-            ap75=mean(precision[5, :, :, 0]),
-            small=mean(precision[..., 1]),
-            medium=mean(precision[..., 2]),
-            large=mean(precision[..., 3]),
-            recall=mean(recall[:, :, 0]),
-            classes=by_class,
-            classes50=mean_known(precision[0, :, :, 0], axis=0),
-            **best,
-            images=len(self.records),
-            objects=sum(found.objects for found in matches),
-        )
-
-    def image_scores(self, threshold: float, kind: str = "boxes") -> dict[int, float]:
-        """F1 of each image at a threshold; 1 where there is nothing to find and nothing was predicted."""
-        return {number: image_f1(match(record, kind), threshold) for number, record in self.records.items()}
+def image_scores(records: Mapping[int, ImageRecord], threshold: float, kind: str = "boxes") -> dict[int, float]:
+    """F1 of each image at a threshold; 1 where there is nothing to find and nothing was predicted."""
+    scores = {}
+    for number, record in records.items():
+        found = match(record, kind)
+        kept = found.scores >= threshold
+        total = int(kept.sum()) + found.objects
+        scores[number] = 2 * int(found.right[kept].sum()) / total if total else 1.0
+    return scores
 
 
 def curves(
     records: Mapping[int, ImageRecord], classes: int, kind: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Precision `[10 overlaps, 101 recalls, C, 4 areas]` and recall `[10 overlaps, C, 4 areas]`; -1 for none."""
+    """Precision `[10 IoUs, 101 recalls, C, 4 areas]` and recall `[10 IoUs, C, 4 areas]`; -1 for none."""
     from faster_coco_eval import COCO, COCOeval_faster
 
-    truths, predictions = coco_dataset(records, classes, kind)
-    with_truth = COCO(truths)
+    annotations, predictions = coco_dataset(records, classes, kind)
+    with_truth = COCO(annotations)
     evaluation = COCOeval_faster(with_truth, with_truth.loadRes(predictions), KINDS[kind])
     evaluation.params.maxDets = [1, 10, MOST]
     evaluation.evaluate()
@@ -175,15 +156,15 @@ def curves(
 def coco_dataset(
     records: Mapping[int, ImageRecord], classes: int, kind: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Truths and predictions as COCO's files have them; numbers count from 1, as 0 would mean no match there."""
-    truths: list[dict[str, Any]] = []
+    """Ground truth and predictions as COCO's files have them; numbers count from 1, as 0 would mean no match there."""
+    annotations: list[dict[str, Any]] = []
     predictions: list[dict[str, Any]] = []
     for number, record in records.items():
         extents = shapes_of(record.truth, kind)
         rest = zip(*(record.truth[name].tolist() for name in ("labels", "crowd", "area")), strict=True)
         for extent, (label, crowd, area) in zip(extents, rest, strict=True):
             entry = {"image_id": number + 1, "category_id": label + 1, "iscrowd": int(crowd), "area": area}
-            truths.append({"id": len(truths) + 1, **entry, **extent})
+            annotations.append({"id": len(annotations) + 1, **entry, **extent})
         extents = shapes_of(record.prediction, kind)
         rest = zip(*(record.prediction[name].tolist() for name in ("labels", "scores")), strict=True)
         for extent, (label, score) in zip(extents, rest, strict=True):
@@ -192,7 +173,7 @@ def coco_dataset(
         {"id": number + 1, "height": record.size[0], "width": record.size[1]} for number, record in records.items()
     ]
     categories = [{"id": label + 1, "name": str(label)} for label in range(classes)]
-    return {"images": images, "annotations": truths, "categories": categories}, predictions
+    return {"images": images, "annotations": annotations, "categories": categories}, predictions
 
 
 def shapes_of(objects: Mapping[str, Any], kind: str) -> Iterable[dict[str, Any]]:
@@ -209,7 +190,7 @@ def corner_and_sides(boxes: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 class Matches(NamedTuple):
-    """Which predictions of an image are right at an overlap of 0.5.
+    """Which predictions of an image are right at an IoU of 0.5.
 
     Attributes:
         scores: Of the predictions that count `[n]`; those on crowds don't.
@@ -223,7 +204,7 @@ class Matches(NamedTuple):
 
 
 def match(record: ImageRecord, kind: str) -> Matches:
-    """Give each prediction, the surest first, the free object of its class that it overlaps most."""
+    """Give each prediction, the top-scoring first, the free object of its class with the largest IoU."""
     from faster_coco_eval.core import mask as codec
 
     prediction, truth = record.prediction, record.truth
@@ -233,19 +214,19 @@ def match(record: ImageRecord, kind: str) -> Matches:
     if not len(scores) or not len(crowd):
         return Matches(scores, right, objects)
     if kind == "masks":
-        overlap = np.array(codec.iou(list(prediction["rles"]), list(truth["rles"]), crowd.astype(int).tolist()))
+        ious = np.array(codec.iou(list(prediction["rles"]), list(truth["rles"]), crowd.astype(int).tolist()))
     else:
         sides = (corner_and_sides(found["boxes"]).tolist() for found in (prediction, truth))
-        overlap = np.array(codec.iou(*sides, crowd.astype(int).tolist()))
-    overlap[np.asarray(prediction["labels"])[:, None] != np.asarray(truth["labels"])[None]] = 0
+        ious = np.array(codec.iou(*sides, crowd.astype(int).tolist()))
+    ious[np.asarray(prediction["labels"])[:, None] != np.asarray(truth["labels"])[None]] = 0
     free = ~crowd
     for index in np.argsort(-scores, kind="stable"):
-        if overlap[index].max() < HALF:
+        if ious[index].max() < HALF:
             continue
-        best = int(np.where(free, overlap[index], 0).argmax())
-        if free[best] and overlap[index, best] >= HALF:
+        best = int(np.where(free, ious[index], 0).argmax())
+        if free[best] and ious[index, best] >= HALF:
             right[index], free[best] = True, False
-        elif (overlap[index] * crowd).max() >= HALF:
+        elif (ious[index] * crowd).max() >= HALF:
             counts[index] = False
     return Matches(scores[counts], right[counts], objects)
 
@@ -265,15 +246,8 @@ def best_f1(matches: Sequence[Matches]) -> dict[str, float]:
     last = np.append(np.diff(scores[order]) != 0, True)  # predictions of one score count together
     values = np.where(last, 2 * hits / (predicted + objects), 0)
     best = int(values.argmax())
-    figures = (values[best], scores[order][best], hits[best] / predicted[best], hits[best] / objects)
-    return dict(zip(names, map(float, figures), strict=True))
-
-
-def image_f1(found: Matches, threshold: float) -> float:
-    """F1 of one image at a threshold; 1 where there is nothing to find and nothing was predicted."""
-    sure = found.scores >= threshold
-    total = int(sure.sum()) + found.objects
-    return 2 * int(found.right[sure].sum()) / total if total else 1.0
+    at_best = (values[best], scores[order][best], hits[best] / predicted[best], hits[best] / objects)
+    return dict(zip(names, map(float, at_best), strict=True))
 
 
 def mean_known(values: NDArray[np.float64], axis: int | tuple[int, ...]) -> NDArray[np.float64]:
@@ -286,8 +260,3 @@ def mean_known(values: NDArray[np.float64], axis: int | tuple[int, ...]) -> NDAr
 def mean(values: NDArray[np.float64]) -> float:
     """The mean of what is known; nan if nothing is."""
     return float(mean_known(values.reshape(-1), axis=0))
-
-
-def known(value: float) -> float | None:
-    """A number, or None for nan, which JSON has no word for."""
-    return None if np.isnan(value) else float(value)

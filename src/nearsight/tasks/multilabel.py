@@ -27,10 +27,11 @@ from ..data.labels import shorten
 from ..data.loader import Batch
 from ..data.samples import Data, Split, Subset
 from ..data.transforms import Preprocessing
+from ..interval import json_number
 from ..plots.overlays import draw_labels
 from ..plots.style import COLOURS, SMALL, abbreviate, figure, tidy, to_png, write
 from .base import GROUPS, Built, Judged, Labeller, Meter, Metric, PooledFeatures, feature_loss, pseudo_values
-from .classify import NAME, LabelTask, Taught, fill_in, logits_of, short, to_device, typical_side
+from .classify import NAME, LabelTask, Taught, fill_in, short, to_device, typical_side
 from .predictions import MultiLabel
 
 DRAWN = 8  # classes whose curves are drawn
@@ -45,8 +46,7 @@ class Multilabel(LabelTask):
     default_recipe = "small-multilabel"
     postprocessing = "labels"
     metric = Metric("map", "mAP")
-    batch = 64
-    is_linear = True
+    prediction = MultiLabel
     files = ("predictions.csv", "precision_recall.png")
     settings = ("thresholds",)
 
@@ -65,21 +65,6 @@ class Multilabel(LabelTask):
     ) -> "LabelLoss":
         assert data.train is not None
         return LabelLoss(recipe, data.train, len(data.classes), built.preprocessing, device, teacher, built.model)
-
-    def predict(
-        self, model: nn.Module, batch: Batch, preprocessing: Preprocessing, device: torch.device, classes: Sequence[str]
-    ) -> list[MultiLabel]:
-        logits = logits_of(model, batch, preprocessing, device)
-        return self.interpret(logits, batch.names, batch.originals.tolist(), classes)
-
-    def interpret(
-        self, logits: Tensor, names: Sequence[str], originals: Sequence[Sequence[int]], classes: Sequence[str]
-    ) -> list[MultiLabel]:
-        found = zip(names, originals, self.probabilities(logits).numpy(), strict=True)
-        return [
-            MultiLabel(image=name, size=(height, width), probabilities=row, classes=tuple(classes))
-            for name, (height, width), row in found
-        ]
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.sigmoid()
@@ -290,18 +275,13 @@ class MultilabelMetrics:
         """All metrics as values that JSON has; null where there is nothing to count."""
         by_class = {
             name: {
-                **{key: known(getattr(self, key)[number]) for key in ("ap", "precision", "recall", "f1")},
+                **{key: json_number(getattr(self, key)[number]) for key in ("ap", "precision", "recall", "f1")},
                 "images": int(self.support[number]),
                 "threshold": float(self.thresholds[number]),
             }
             for number, name in enumerate(classes)
         }
-        return {**{key: known(value) for key, value in self.values().items()}, "classes": by_class}
-
-
-def known(value: float) -> float | None:
-    """A number, or None for nan, which JSON has no word for."""
-    return None if np.isnan(value) else float(value)
+        return {**{key: json_number(value) for key, value in self.values().items()}, "classes": by_class}
 
 
 def measure_labels(
@@ -364,10 +344,10 @@ def best_threshold(probabilities: NDArray[np.floating], there: NDArray[np.bool_]
     if not there.any():
         return 0.5
     order = np.argsort(-probabilities, kind="stable")
-    sure, hits = probabilities[order], np.cumsum(there[order])
-    last = np.append(np.diff(sure) != 0, True)  # images of one probability count together
-    f1 = np.where(last, 2 * hits / (np.arange(1, len(sure) + 1) + there.sum()), 0)
-    return float(sure[f1.argmax()])
+    descending, hits = probabilities[order], np.cumsum(there[order])
+    last = np.append(np.diff(descending) != 0, True)  # images of one probability count together
+    f1 = np.where(last, 2 * hits / (np.arange(1, len(order) + 1) + there.sum()), 0)
+    return float(descending[f1.argmax()])
 
 
 class MultilabelMeter(Meter):
@@ -428,8 +408,8 @@ def draw_curves(judged: Judged) -> Any:
     from sklearn.metrics import precision_recall_curve
 
     probabilities, labels = judged.meter.arrays()
-    picture = figure(6.4, 4.6)
-    axes = tidy(picture.add_subplot(), title="Precision and recall", x="recall", y="precision")
+    fig = figure(6.4, 4.6)
+    axes = tidy(fig.add_subplot(), title="Precision and recall", x="recall", y="precision")
     worst = np.argsort(np.where(np.isnan(judged.metrics.ap), np.inf, judged.metrics.ap), kind="stable")[:DRAWN]
     for index, number in enumerate(n for n in worst if judged.metrics.support[n]):
         precision, recall, _ = precision_recall_curve(labels[:, number], probabilities[:, number])
@@ -441,4 +421,4 @@ def draw_curves(judged: Judged) -> Any:
     if axes.get_lines():
         for text in axes.legend(frameon=False, loc="lower left").get_texts():
             write(text, SMALL)
-    return picture
+    return fig

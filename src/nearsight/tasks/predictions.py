@@ -4,7 +4,6 @@ A prediction knows how it is read: in a line of words, as a dict for JSON, as ro
 as files for other programs. Who writes or shows predictions asks the prediction and never which task it is of.
 """
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..data.formats import coco_detections, index_png
+from ..data.formats import coco_detections, index_png, png_bytes
 from ..data.instances import decode_masks
 from ..plots.overlays import draw_detections, draw_labels, draw_segmentation
 from ..plots.style import abbreviate
@@ -70,7 +69,7 @@ class Prediction:
 
     def files(self, stem: str, image: Image.Image) -> dict[str, bytes]:
         """Files about this image by their names: it is drawn, and what other programs read of it."""
-        return {f"{stem}.png": png_of(self.draw(image))}
+        return {f"{stem}.png": png_bytes(self.draw(image))}
 
     @staticmethod
     def files_of_all(predictions: "Sequence[Any]") -> dict[str, bytes]:
@@ -145,8 +144,8 @@ class Classification(Prediction):
 
     def to_dict(self) -> dict[str, Any]:
         """The image and its most probable classes."""
-        answers = [{"class": name, "probability": round(value, 6)} for name, value in self.top(self.listed)]
-        return {"image": self.image, "answers": answers}
+        top = [{"class": name, "probability": round(value, 6)} for name, value in self.top(self.listed)]
+        return {"image": self.image, "answers": top}
 
     def columns(self) -> tuple[str, ...]:
         """The image, then each class and its probability."""
@@ -414,9 +413,9 @@ def percent(value: float) -> str:
 def in_words(counts: NDArray[np.integer], amounts: Sequence[str], classes: Sequence[str]) -> str:
     """The most frequent classes with their amounts."""
     order = [number for number in np.argsort(-counts, kind="stable") if counts[number]]
-    said = [f"{amounts[number]} {classes[number]}" for number in order[:NAMED]]
+    named = [f"{amounts[number]} {classes[number]}" for number in order[:NAMED]]
     more = [f"{len(order) - NAMED} more"] if len(order) > NAMED else []
-    return ", ".join([*said, *more]) or "nothing"
+    return ", ".join([*named, *more]) or "nothing"
 
 
 def bar(probability: float) -> str:
@@ -428,10 +427,3 @@ def bar(probability: float) -> str:
     """
     eighths = round(8 * BAR * probability)
     return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
-
-
-def png_of(image: Image.Image) -> bytes:
-    """The bytes of a PNG."""
-    stream = io.BytesIO()
-    image.save(stream, "PNG")
-    return stream.getvalue()

@@ -19,7 +19,7 @@ from ..plots.overlays import draw_segmentation
 from .base import GROUPS, Judged, Meter, Metric, pseudo_values
 from .dense import DenseTask, fraction
 from .predictions import Segmentation
-from .segmentation_metrics import SegmentationMetrics, confuse, mean_overlap, measure_regions
+from .segmentation_metrics import SegmentationMetrics, count_pixels, mean_iou, measure_segmentation
 
 
 class Segment(DenseTask):
@@ -85,16 +85,16 @@ class SegmentationMeter(Meter):
         self.counts = np.zeros((GROUPS, classes, classes), dtype=np.int64)
 
     def record(self, index: int, prediction: Segmentation, target: Any) -> tuple[float, int]:
-        seen = confuse(prediction.labels, np.asarray(target), self.classes)
+        seen = count_pixels(prediction.labels, np.asarray(target), self.classes)
         self.counts[index % GROUPS] += seen
-        return mean_overlap(seen), int((seen.sum(axis=1) > 0).sum()) - 1
+        return mean_iou(seen), int((seen.sum(axis=1) > 0).sum()) - 1
 
     def gather(self, accelerator: Accelerator) -> None:
         super().gather(accelerator)
         self.counts = np.sum(gather_object([self.counts]), axis=0)
 
     def metrics(self) -> SegmentationMetrics:
-        return measure_regions(self.counts.sum(axis=0))
+        return measure_segmentation(self.counts.sum(axis=0))
 
     def scores(self) -> NDArray[np.float64]:
         values = [self.records[index][0] for index in sorted(self.records)]
@@ -106,5 +106,5 @@ class SegmentationMeter(Meter):
 
     def compared(self) -> dict[str, NDArray[Any]]:
         whole = self.counts.sum(axis=0)
-        without = [float(np.nan_to_num(mean_overlap(whole - part))) for part in self.counts if part.any()]
-        return {"scores": self.scores(), "parts": pseudo_values(float(np.nan_to_num(mean_overlap(whole))), without)}
+        without = [float(np.nan_to_num(mean_iou(whole - part))) for part in self.counts if part.any()]
+        return {"scores": self.scores(), "parts": pseudo_values(float(np.nan_to_num(mean_iou(whole))), without)}

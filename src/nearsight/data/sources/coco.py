@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...plots.overlays import BACKGROUND, IGNORE_INDEX
-from ..annotations import InstanceList
+from ..annotations import InstanceList, MapValues
 from ..file_system import FileSystem, join, locate_images, split_of, stem
 from ..instances import Shape, read_rle
 from ..samples import BadImage, Data
@@ -94,7 +94,10 @@ def open_coco(fs: FileSystem, files: Mapping[str, str], task: str, background: b
         ValueError: A file is not what COCO's files are, or images are missing.
     """
     with no_collection():
-        contents = {split: load_json(fs, path) for split, path in files.items()}
+        contents = {}
+        for split, path in files.items():
+            contents[split] = read_json(fs, path)
+            check_lists(join(fs.title, path), contents[split])
         names = category_names(fs.title, contents)
         read = {
             split: read_annotations(fs, files[split], split, contents.pop(split), by_id)
@@ -129,32 +132,24 @@ def assemble(
         raise ValueError(f"The annotations in {fs.title} name no classes.")
     if not any(annotated.paths for annotated in read.values()):
         raise ValueError(f"The annotations in {fs.title} name no images.")
-    with_background = task == "segment" and background is not False
+    with_background = background is not False
+    values = MapValues.of(len(classes), with_background) if task == "segment" else None
     numbers = {name: number for number, name in enumerate(classes)}
-    splits = {split: annotated.split(fs, numbers, task, with_background) for split, annotated in read.items()}
+    splits = {split: annotated.split(fs, numbers, values) for split, annotated in read.items()}
     has_masks = all(part.has_masks for part in splits.values() if len(part.kinds))
-    if task == "segment" and not has_masks:
+    for part in splits.values():
+        part.has_masks = has_masks
+        part.learn(values)
+    if values is None:
+        return Data(fs.title, kind, classes, **splits)
+    if not has_masks:
         raise ValueError(
             f"The instances in {fs.title} have boxes, but not all have masks, without which there is nothing to learn "
             "segmentation from; use the task detect."
         )
-    if task == "segment" and len(classes) + with_background > IGNORE_INDEX:
+    if len(classes) + with_background > IGNORE_INDEX:
         raise ValueError(f"{fs.title} has {len(classes)} classes; at most {IGNORE_INDEX} can be told apart in a map.")
-    for part in splits.values():
-        part.has_masks, part.masks = has_masks, has_masks and task == "detect"
-    titles = (BACKGROUND, *classes) if with_background else classes
-    return Data(fs.title, kind, titles, **splits)
-
-
-def load_json(fs: FileSystem, path: str) -> dict[str, Any]:
-    """The content of a COCO file, with its three lists.
-
-    Raises:
-        ValueError: It is no such file.
-    """
-    content = read_json(fs, path)
-    check_lists(join(fs.title, path), content)
-    return content
+    return Data(fs.title, kind, (BACKGROUND, *classes) if with_background else classes, **splits)
 
 
 def read_json(fs: FileSystem, path: str) -> Any:
@@ -200,9 +195,10 @@ def category_names(source: str, contents: Mapping[str, dict[str, Any]]) -> dict[
         if any(plain_id(entry.get("id")) is None for entry in entries):
             raise ValueError(f"{source} has a category without an id for {split}; each needs id and name.")
         by_id: dict[Any, str] = {}
-        for entry in sorted(entries, key=lambda entry: sort_key(plain_id(entry["id"]))):
-            number = plain_id(entry["id"])
-            name = str(entry.get("name") or number).strip()
+        numbered = [(plain_id(entry["id"]), entry.get("name")) for entry in entries]
+        texts_last = sorted(numbered, key=lambda pair: (isinstance(pair[0], str), pair[0]))
+        for number, given in texts_last:
+            name = str(given or number).strip()
             by_id[number] = f"{name} ({number})" if name in by_id.values() else name
         names[split] = by_id
     return names
@@ -234,7 +230,10 @@ def read_annotations(
         size = whole(entry.get("height")), whole(entry.get("width"))
         annotated.sizes.append(size if all(size) else (0, 0))
     add_instances(annotated, content.pop("annotations"), indices, names)
-    annotated.issues.notes += gap_notes(names)
+    ids = [number for number in names if isinstance(number, int)]
+    if ids and (missing := max(ids) - min(ids) + 1 - len(ids)):  # no harm: classes are numbered anew
+        note = f"category ids: {min(ids)} to {max(ids)} with {missing} gaps, numbered anew from 0"
+        annotated.issues.notes.append(note)
     return annotated
 
 
@@ -248,18 +247,6 @@ def plain_id(value: Any) -> int | str | None:
     if isinstance(value, str):
         return int(value) if value.isdecimal() and len(value) < 19 else value
     return int(value) if isinstance(value, int) or finite(value) is not None else None
-
-
-def sort_key(number: int | str | None) -> tuple[bool, int, str]:
-    """Sorts numbers before texts."""
-    return (True, 0, number) if isinstance(number, str) else (False, number or 0, "")
-
-
-def gap_notes(names: Mapping[Any, str]) -> list[str]:
-    """That category ids have gaps, which is no harm here, as classes are numbered anew."""
-    ids = [number for number in names if isinstance(number, int)]
-    missing = max(ids) - min(ids) + 1 - len(ids) if ids else 0
-    return [f"category ids: {min(ids)} to {max(ids)} with {missing} gaps, numbered anew from 0"] if missing else []
 
 
 def add_instances(

@@ -31,28 +31,33 @@ def open_folder(fs: FileSystem) -> Data:
     if isinstance(fs, ZipArchive):
         fs = unwrapped(fs)
     folders = split_folders(fs) or {"train": ""}
-    found = {split: scan_classes(fs, folder) for split, folder in folders.items()}
+    found = {}
+    for split, folder in folders.items():
+        names = fs.folders(folder)
+        found[split] = {n: sorted(fs.walk_images(join(folder, n)), key=natural_key) for n in names}
     classes: dict[str, int] = {}
     for by_class in found.values():
         for name in by_class:
             classes.setdefault(name, len(classes))
     refuse_odd_layout(fs, folders, found)
-    splits = {}
+    splits: dict[str, Files] = {}
     for split, by_class in found.items():
         paths = [path for members in by_class.values() for path in members]
         if paths:  # a split of empty folders is none
-            labels = np.repeat([classes[name] for name in by_class], [len(members) for members in by_class.values()])
-            splits[split] = files_of(fs, paths, labels.astype(np.int64))
-    return Data(fs.title, "folder", tuple(classes), **splits, left_out=passed_over(fs, folders))
-
-
-def files_of(fs: FileSystem, paths: Sequence[str], labels: NDArray[np.int64]) -> Files:
-    """Images of a folder or of an archive."""
-    return ZippedFiles(fs, paths, labels) if isinstance(fs, ZipArchive) else Files(fs.title, paths, labels)
+            counts = [len(members) for members in by_class.values()]
+            labels = np.repeat([classes[name] for name in by_class], counts).astype(np.int64)
+            if isinstance(fs, ZipArchive):
+                splits[split] = ZippedFiles(fs, paths, labels)
+            else:
+                splits[split] = Files(fs.title, paths, labels)
+    beside = [name for name in fs.folders() if name not in folders.values()] if folders != {"train": ""} else []
+    passed_over = {name: sum(1 for _ in fs.walk_images(name)) for name in beside}
+    left_out = {name: count for name, count in passed_over.items() if count}
+    return Data(fs.title, "folder", tuple(classes), **splits, left_out=left_out)
 
 
 class ZippedFiles(Files):
-    """Image files in a .zip, read in folder."""
+    """Image files in a .zip, read in place."""
 
     def __init__(self, archive: ZipArchive, paths: Sequence[str], labels: NDArray[np.int64]):
         super().__init__(archive.title, paths, labels)
@@ -95,14 +100,6 @@ def split_folders(fs: FileSystem) -> dict[str, str]:
     if not any(name.casefold() in SPLITS for name in found.values()) and ("train" not in found or others):
         return {}
     return {split: found[split] for split in ("train", "val", "test") if split in found}
-
-
-def passed_over(fs: FileSystem, folders: dict[str, str]) -> dict[str, int]:
-    """Folders beside those of the splits, and how many images they hold."""
-    if folders == {"train": ""}:
-        return {}
-    counts = {name: sum(1 for _ in fs.walk_images(name)) for name in fs.folders() if name not in folders.values()}
-    return {name: count for name, count in counts.items() if count}
 
 
 def refuse_odd_layout(fs: FileSystem, folders: dict[str, str], found: dict[str, dict[str, list[str]]]) -> None:
@@ -184,8 +181,3 @@ def name_table(fs: FileSystem) -> str | None:
     if table is None:
         return None
     return inside(fs, table) if isinstance(fs, LocalFolder) else f"{table} in it, unpacked,"
-
-
-def scan_classes(fs: FileSystem, folder: str) -> dict[str, list[str]]:
-    """Paths of the images of each class in a folder, in natural order."""
-    return {name: sorted(fs.walk_images(join(folder, name)), key=natural_key) for name in fs.folders(folder)}

@@ -46,8 +46,13 @@ def open_hub(source: str, columns: Mapping[str, str]) -> Data:
     if not parts:
         raise ValueError(f"{source} has no images.")
     features = next(iter(parts.values())).features
-    image = find_image(source, features, columns.get("image"))
-    label = find_label(source, features, columns.get("label"))
+    import datasets
+
+    images = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
+    marked = [name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    marked = marked or [name for name in features if name.lower() in LABELS]
+    image = choose(source, "image", images, list(features), ("image", "img"), columns.get("image"))
+    label = choose(source, "label", marked, list(features), LABELS, columns.get("label"))
     labels = {split: np.array(part.with_format(None)[label][:]) for split, part in parts.items()}
     hidden = [split for split, values in labels.items() if values.dtype.kind == "i" and (values == -1).all()]
     for split in hidden:  # -1 is how the hub marks a test split whose labels are kept secret
@@ -69,7 +74,11 @@ def load_parts(source: str, config: str | None) -> "dict[str, datasets.Dataset]"
             whole: Any = datasets.load_from_disk(source)
         else:
             if not local:
-                ask_hub(source)
+                import huggingface_hub
+
+                # Fails at once where `load_dataset` would try for half a minute: no network, or no such id.
+                if not huggingface_hub.constants.HF_HUB_OFFLINE:
+                    huggingface_hub.HfApi().dataset_info(source, timeout=20)
             whole = datasets.load_dataset(source, config)
     except Exception as error:  # missing, private, offline, of another form: each has its own class in three packages
         reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
@@ -85,31 +94,6 @@ def load_parts(source: str, config: str | None) -> "dict[str, datasets.Dataset]"
     if not named and len(whole) > 1:
         raise ValueError(f"{source} has the splits {', '.join(map(str, whole))}; train, validation and test are known.")
     return named or {"train": next(iter(whole.values()))}
-
-
-def ask_hub(name: str) -> None:
-    """Fail at once where `load_dataset` would try for half a minute: without a network, or if there is no such id."""
-    import huggingface_hub
-
-    if not huggingface_hub.constants.HF_HUB_OFFLINE:
-        huggingface_hub.HfApi().dataset_info(name, timeout=20)
-
-
-def find_image(source: str, features: Mapping[str, Any], given: str | None) -> str:
-    """Name of the column of images, by its type."""
-    import datasets
-
-    found = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
-    return choose(source, "image", found, list(features), ("image", "img"), given)
-
-
-def find_label(source: str, features: Mapping[str, Any], given: str | None) -> str:
-    """Name of the column of labels: by its type or, if none is marked as a class, by its name."""
-    import datasets
-
-    found = [name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
-    found = found or [name for name in features if name.lower() in LABELS]
-    return choose(source, "label", found, list(features), LABELS, given)
 
 
 def choose(

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ...console import percent, tracked
 from ...plots.overlays import IGNORE_INDEX
-from ..annotations import AnnotationIssues, FileDenseSplit, ImageFiles, spell_size
-from ..file_system import FileSystem, join, split_of, stem
+from ..annotations import AnnotationIssues, FileDenseSplit, spell_size
+from ..file_system import FileSystem, first_words, join, split_of, stem
 from ..image import is_image_name
 from ..issues import AnnotationCheck, Seen
 from ..label_map import (
@@ -73,7 +73,7 @@ def find_masks(fs: FileSystem, ignore: Sequence[str] | None, background: bool | 
     if not pairs:
         return None
     if background is None and is_ade(fs):
-        background = False
+        background = False  # values count from 1, and 0 stands for everything else
     folders = tuple(dict.fromkeys(["", *(found.masks[0].rpartition("/")[0] for found in pairs.values())]))
     return open_masks(fs, pairs, find_label_map_file(fs, folders), ignore, background)
 
@@ -174,7 +174,7 @@ def both_folders(fs: FileSystem, base: str, split: str | None = None) -> tuple[s
     names = [name for name in fs.folders(base) if split is None or split_of(name) == split]
     if len(names) > MANY_FOLDERS:
         return None  # these are classes
-    masks = [name for name in by_likeness(names, MASK_FOLDERS, MASK_WORD) if holds_images(fs, join(base, name))]
+    masks = [name for name in by_likeness(names, MASK_FOLDERS, MASK_WORD) if fs.images(join(base, name))]
     images = [name for name in by_likeness(names, IMAGE_FOLDERS, IMAGE_WORD) if name not in masks[:1]]
     return (join(base, images[0]), join(base, masks[0])) if images and masks else None
 
@@ -182,13 +182,8 @@ def both_folders(fs: FileSystem, base: str, split: str | None = None) -> tuple[s
 def by_likeness(names: Sequence[str], usual: Sequence[str], word: re.Pattern[str]) -> list[str]:
     """Names that are the usual ones, in their order, then those with a word that speaks of the same."""
     spelled = {name.casefold(): name for name in names}
-    exact = [spelled[name] for name in usual if name in spelled]
-    return exact + [name for low, name in spelled.items() if name not in exact and word.search(low)]
-
-
-def holds_images(fs: FileSystem, folder: str) -> bool:
-    """Whether there are images below a folder."""
-    return any(map(is_image_name, fs.below(folder)))
+    known = [spelled[name] for name in usual if name in spelled]
+    return known + [name for low, name in spelled.items() if name not in known and word.search(low)]
 
 
 def match(images: Iterable[str], masks: Iterable[str], image_root: str, mask_root: str) -> Pairs:
@@ -243,23 +238,23 @@ class MaskSplit(FileDenseSplit):
     """Images with masks.
 
     Args:
-        image_files: The images.
-        masks: Paths of their masks.
+        fs: Where images and masks are.
+        pairs: Their paths.
         label_map: What the values of masks mean.
-        issues: What was found wrong.
     """
 
     task = "segment"
 
-    def __init__(self, image_files: ImageFiles, masks: Sequence[str], label_map: LabelMap, issues: AnnotationIssues):
-        self.image_files, self.mask_paths, self.label_map, self.issues = image_files, Names(masks), label_map, issues
-        self.labels = np.zeros(len(image_files), dtype=np.int64)
+    def __init__(self, fs: FileSystem, pairs: Pairs, label_map: LabelMap):
+        super().__init__(fs, pairs.images)
+        self.mask_paths, self.label_map, self.issues = Names(pairs.masks), label_map, pairs.issues
+        self.labels = np.zeros(len(pairs.images), dtype=np.int64)
 
     def codes(self, index: int) -> NDArray[np.int64]:
         """The codes of the mask's pixels `[H, W]`, as they are in its file."""
         path = self.mask_paths[index]
         try:
-            return read_mask(path, self.image_files.fs.read(path), self.label_map.colours)
+            return read_mask(path, self.fs.read(path), self.label_map.colours)
         except BadImage as error:
             raise BadImage(self.name(index), f"its mask {path} can't be used: {error.reason}") from None
 
@@ -358,10 +353,7 @@ def open_masks(
 
 def assemble_masks(fs: FileSystem, pairs: Mapping[str, Pairs], label_map: LabelMap) -> Data:
     """The data of images and masks with a known label map."""
-    splits = {
-        split: MaskSplit(ImageFiles(fs, found.images), found.masks, label_map, found.issues)
-        for split, found in pairs.items()
-    }
+    splits = {split: MaskSplit(fs, found, label_map) for split, found in pairs.items()}
     return Data(fs.title, "masks", label_map.classes, **splits)
 
 
@@ -419,7 +411,7 @@ def open_cityscapes(fs: FileSystem) -> Data | None:
 
 
 def is_ade(fs: FileSystem) -> bool:
-    """Whether the folder is ADE20K's: values count from 1, and 0 stands for everything else."""
+    """Whether the folder is ADE20K's."""
     telling = any(fs.find(name) is not None for name in ("objectInfo150.txt", "sceneCategories.txt"))
     folders = all(fs.find("training", name) is not None for name in ("images", "annotations"))
     return folders and (telling or "ade" in fs.title.rstrip("/").rpartition("/")[2].lower())
@@ -432,32 +424,16 @@ def open_voc_masks(fs: FileSystem, ignore: Sequence[str] | None, background: boo
         return None
     whole = match(fs.images(images), fs.images(masks), images, masks)
     if not whole.masks:  # only some of VOC's images have masks: they are found from the masks
-        whole = match_all(fs.images(images), fs.images(masks))
+        images_by_stem = {stem(path): path for path in fs.images(images)}
+        matched = [mask for mask in fs.images(masks) if stem(mask) in images_by_stem]
+        whole = Pairs([images_by_stem[stem(mask)] for mask in matched], matched)
     folder = fs.find("Segmentation", fs.find("ImageSets") or "")
-    lists = {
-        name: list_of(fs, join(folder, f"{name}.txt"))
-        for name in ("train", "val", "test")
-        if folder and fs.has(join(folder, f"{name}.txt"))
-    }
-    pairs = {name: chosen(whole, wanted) for name, wanted in lists.items()} or {"train": whole}
+    lists = [name for name in ("train", "val", "test") if folder and fs.has(join(folder, f"{name}.txt"))]
+    pairs = {}
+    for name in lists:
+        wanted = set(first_words(fs, join(folder or "", f"{name}.txt")))
+        both = [pair for pair in zip(whole.images, whole.masks, strict=True) if stem(pair[0]) in wanted]
+        pairs[name] = Pairs([image for image, _ in both], [mask for _, mask in both])
+    pairs = pairs or {"train": whole}
     table = find_label_map_file(fs) or LabelMapFile("VOC", VOC_CLASSES)
     return open_masks(fs, {name: found for name, found in pairs.items() if found.images}, table, ignore, background)
-
-
-def match_all(images: Sequence[str], masks: Sequence[str]) -> Pairs:
-    """Every mask with the image of its name."""
-    by_stem = {stem(path): path for path in images}
-    both = [(by_stem[stem(mask)], mask) for mask in masks if stem(mask) in by_stem]
-    return Pairs([image for image, _ in both], [mask for _, mask in both])
-
-
-def list_of(fs: FileSystem, path: str) -> set[str]:
-    """The names that a list of images begins its lines with."""
-    lines = fs.read(path).decode("utf-8", "replace").splitlines()
-    return {line.split()[0] for line in lines if line.split()}
-
-
-def chosen(whole: Pairs, names: set[str]) -> Pairs:
-    """The pairs of some names."""
-    both = [(i, m) for i, m in zip(whole.images, whole.masks, strict=True) if stem(i) in names]
-    return Pairs([image for image, _ in both], [mask for _, mask in both])

@@ -167,17 +167,14 @@ def find_splits(path: Path, arrays: Mapping[str, NDArray]) -> dict[str, tuple[st
         for image in spellings:
             if image not in spelled:
                 continue
-            label = image.replace("images", "labels") if "images" in image else swap_letter(image)
+            label = image.replace("images", "labels")
+            if label == image:  # x_train or train_x
+                label = f"y{image[1:]}" if image.startswith("x_") else f"{image[:-1]}y"
             if label not in spelled:
                 raise ValueError(f"{path} has images {spelled[image]}, but no labels {label} for them.")
             found[split] = (spelled[image], spelled[label])
             break
     return found
-
-
-def swap_letter(name: str) -> str:
-    """The labels that go with images called `x_train` or `train_x`."""
-    return "y" + name[1:] if name.startswith("x_") else name[:-1] + "y"
 
 
 def check_shapes(path: Path, image: str, images: NDArray, label: str, labels: NDArray) -> None:

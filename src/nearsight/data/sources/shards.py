@@ -7,7 +7,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -191,8 +191,12 @@ def open_shards(source: str) -> Data:
     empty = [paths[0] for split, paths in shards.items() if not any(len(part.keys) for part in indices[split])]
     if empty:
         raise ValueError(f"{empty[0]} has no images with a .cls or .json file beside them.")
-    labels = {split: np.array([label for part in parts for label in part.labels]) for split, parts in indices.items()}
-    classes, numbered = number_labels(source, {k: as_numbers(v) for k, v in labels.items()}, given_classes(every[0][1]))
+    labels = {}
+    for split, parts in indices.items():
+        labels[split] = np.array([label for part in parts for label in part.labels])
+        with suppress(ValueError):  # texts
+            labels[split] = labels[split].astype(np.int64)
+    classes, numbered = number_labels(source, labels, given_classes(every[0][1]))
     splits = {split: Shards(shards[split], parts, numbered[split]) for split, parts in indices.items()}
     return Data(source, "shards", classes, **splits)
 
@@ -246,16 +250,12 @@ def samples(path: str, archive: tarfile.TarFile) -> Iterator[tuple[str, tarfile.
         elif kind.lower().rpartition(".")[2] in ("cls", "json"):
             label = read_label(path, member, archive.extractfile(member)) or label
     if image is not None:
-        if label is None and not is_closed(archive):
-            raise RefusedShard(f"{path} is cut off behind {image.name}; copy or write it again.")
+        if label is None:
+            assert archive.fileobj is not None
+            archive.fileobj.seek(archive.offset)
+            if archive.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:  # with which tar ends
+                raise RefusedShard(f"{path} is cut off behind {image.name}; copy or write it again.")
         yield image.name, image, known(path, image, label)
-
-
-def is_closed(archive: tarfile.TarFile) -> bool:
-    """Whether an archive that was gone through has the empty block that tar ends with."""
-    assert archive.fileobj is not None
-    archive.fileobj.seek(archive.offset)
-    return archive.fileobj.read(tarfile.BLOCKSIZE) == tarfile.NUL * tarfile.BLOCKSIZE
 
 
 def known(path: str, image: tarfile.TarInfo, label: str | None) -> str:
@@ -279,14 +279,6 @@ def read_label(path: str, member: tarfile.TarInfo, file: IO[bytes] | None) -> st
         raise RefusedShard(f"{member.name} in {path} can't be read: {error}.") from None
     values = [record[key] for key in KEYS if record.get(key) is not None] if isinstance(record, dict) else []
     return str(values[0]) if values else None
-
-
-def as_numbers(labels: NDArray) -> NDArray:
-    """Labels as numbers, if all are."""
-    try:
-        return labels.astype(np.int64)
-    except ValueError:
-        return labels
 
 
 def given_classes(path: str) -> list[str] | None:

@@ -1,8 +1,8 @@
-"""Small pictures of shapes on uneven ground, made here.
+"""Small images of shapes on uneven ground, made here.
 
-Every picture follows from the seed and its number. Shapes differ in size, turn, colour and texture, hide parts of each
-other and are cut off at the border; the ground has gradients, clouds, strokes and noise. Only the outline tells the
-class, and a small model learns it in minutes.
+Every image follows from the seed and its number. Shapes differ in size, rotation, colour and texture, hide parts of
+each other and are cut off at the border; the ground has gradients, clouds, strokes and noise. Only the outline tells
+the class, and a small model learns it in minutes.
 """
 
 import json
@@ -20,19 +20,19 @@ from PIL import Image, ImageDraw
 
 from ...console import tracked
 from ...plots.overlays import BACKGROUND
-from ..annotations import AnnotationIssues, DenseSplit, rarest_labels
+from ..annotations import AnnotationIssues, DenseSplit, MapValues, rarest_labels
 from ..formats import as_text, index_png
 from ..instances import Instances, Rle, encode_masks
 from ..samples import Data
 
 CLASSES = ("disc", "square", "triangle", "star", "ring", "cross")
 OFTEN = (0.22, 0.20, 0.18, 0.15, 0.13, 0.12)  # how often each is drawn
-MOST = 6  # shapes in a picture
-EMPTY = 0.04  # fraction of pictures without any
-RADII = (0.1, 0.24)  # of a shape, as a fraction of the picture's side
+MOST = 6  # shapes in an image
+EMPTY = 0.04  # fraction of images without any
+RADII = (0.1, 0.24)  # of a shape, as a fraction of the image's side
 VISIBLE = 0.75  # fraction of a shape that others must leave uncovered
 SMALLEST = 12  # pixels of a shape
-TRIES = 20  # to find a place for a shape
+TRIES = 20  # to find room for a shape
 FINE = 4  # pixels that a pixel is drawn with, in each direction
 
 Points = NDArray[np.float64]
@@ -72,7 +72,7 @@ OUTLINES: dict[str, tuple[Points, ...]] = {  # the outline, and a hole
 
 @dataclass(frozen=True)
 class DrawingPlan:
-    """What is decided of a picture before it is drawn: height and width, and the classes of its shapes."""
+    """What is decided of an image before it is drawn: height and width, and the classes of its shapes."""
 
     size: tuple[int, int]
     kinds: NDArray[np.int64]
@@ -80,7 +80,7 @@ class DrawingPlan:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture of shapes.
+    """An image of shapes.
 
     Attributes:
         pixels: Bytes `[H, W, 3]`.
@@ -98,7 +98,7 @@ class Drawing:
 
 
 def plan_image(seed: int, number: int, size: int) -> DrawingPlan:
-    """Decide the format and the classes of a picture."""
+    """Decide the format and the classes of an image."""
     random = np.random.default_rng([seed, number])
     short = max(16, size * 3 // 4)
     format = ((size, size), (short, size), (size, short))[random.choice(3, p=(0.5, 0.35, 0.15))]
@@ -107,16 +107,16 @@ def plan_image(seed: int, number: int, size: int) -> DrawingPlan:
 
 
 def draw_image(seed: int, number: int, size: int) -> Drawing:
-    """Draw a picture.
+    """Draw an image.
 
     Args:
-        seed: Another seed gives other pictures.
-        number: Which picture.
+        seed: Another seed gives other images.
+        number: Which image.
         size: Pixels of the longer side.
 
     Example:
-        >>> scene = draw_image(0, 1, 64)
-        >>> scene.pixels.shape, len(scene.labels) == len(scene.boxes)
+        >>> drawing = draw_image(0, 1, 64)
+        >>> drawing.pixels.shape, len(drawing.labels) == len(drawing.boxes)
         ((64, 48, 3), True)
     """
     plan = plan_image(seed, number, size)
@@ -129,7 +129,11 @@ def draw_image(seed: int, number: int, size: int) -> Drawing:
         cover = draw_shape(random, CLASSES[kind], plan.size, owner, totals)
         if cover is None:
             continue
-        texture = draw_texture(random, plan.size, avoid=canvas.mean(axis=(0, 1)))
+        surroundings = canvas.mean(axis=(0, 1))
+        first, second = away(random, surroundings), away(random, surroundings)
+        pattern = PATTERNS[random.choice(len(PATTERNS), p=(0.5, 0.25, 0.1, 0.1, 0.05))]
+        strength = random.uniform(0.2, 0.7)
+        texture = first + strength * pattern(random, plan.size)[..., None] * (second - first)
         canvas += cover[..., None] * (texture - canvas)
         owner[cover >= 0.5] = len(labels)
         totals.append(int((cover >= 0.5).sum()))
@@ -154,7 +158,7 @@ def draw_shape(
     for _ in range(TRIES):
         radius = math.exp(random.uniform(math.log(RADII[0]), math.log(RADII[1]))) * max(size)
         centre = random.uniform(0.7 * radius, width - 0.7 * radius), random.uniform(0.7 * radius, height - 0.7 * radius)
-        cover = rasterise(OUTLINES[name], turn(random, radius), centre, size)
+        cover = rasterise(OUTLINES[name], random_affine(random, radius), centre, size)
         mask = cover >= 0.5
         left = np.bincount(owner[~mask] + 1, minlength=len(totals) + 1)[1:]  # what would still be seen of the others
         if mask.sum() >= SMALLEST and (left >= VISIBLE * np.array(totals)).all():
@@ -162,8 +166,8 @@ def draw_shape(
     return None
 
 
-def turn(random: np.random.Generator, radius: float) -> Points:
-    """A matrix `[2, 2]` that turns, stretches a little and enlarges."""
+def random_affine(random: np.random.Generator, radius: float) -> Points:
+    """A matrix `[2, 2]` that rotates, stretches a little and enlarges."""
     angle, stretch = random.uniform(0, 2 * math.pi), math.exp(random.uniform(-0.2, 0.2))
     across, lean = random.uniform(0, math.pi), np.diag([stretch, 1 / stretch])
     rotate = [np.array([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]]) for a in (angle, across)]
@@ -193,22 +197,14 @@ def draw_ground(random: np.random.Generator, size: tuple[int, int]) -> Pixels:
     ground = first + fraction * (second - first) * 0.6
     for cells in (3, 9):
         ground += clouds(random, size, cells) * random.uniform(2, 10)
-    picture = Image.fromarray(ground.clip(0, 255).astype(np.uint8))
-    draw = ImageDraw.Draw(picture)
+    image = Image.fromarray(ground.clip(0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(image)
     for _ in range(random.integers(0, 6)):  # strokes, which are no shapes
         start = random.uniform(0, 1, 2) * size[::-1]
         stop = start + random.normal(0, 0.2, 2) * max(size)
         colour = tuple(int(value) for value in random.integers(0, 256, 3))
         draw.line([*start.tolist(), *stop.tolist()], fill=colour, width=int(random.integers(1, 3)))
-    return np.asarray(picture, dtype=np.float32).copy()
-
-
-def draw_texture(random: np.random.Generator, size: tuple[int, int], avoid: Pixels) -> Pixels:
-    """The surface of a shape `[H, W, 3]`, in two colours away from one to avoid."""
-    first, second = away(random, avoid), away(random, avoid)
-    pattern = PATTERNS[random.choice(len(PATTERNS), p=(0.5, 0.25, 0.1, 0.1, 0.05))]
-    strength = random.uniform(0.2, 0.7)
-    return first + strength * pattern(random, size)[..., None] * (second - first)
+    return np.asarray(image, dtype=np.float32).copy()
 
 
 def away(random: np.random.Generator, avoid: Pixels) -> Pixels:
@@ -280,27 +276,25 @@ def boxes_around(masks: NDArray[np.bool_]) -> NDArray[np.float32]:
 
 IMAGES, SIZE, SEED = 1200, 128, 0
 MOST_IMAGES = 1_000_000
-FIRST = {"train": 0, "val": 10**7, "test": 2 * 10**7}  # number of the first picture of each split
+FIRST = {"train": 0, "val": 10**7, "test": 2 * 10**7}  # number of the first image of each split
 
 
 class Shapes(DenseSplit):
-    """A split of pictures that are drawn when they are read, and then remembered.
+    """A split of images that are drawn when they are read, and then remembered.
 
     Args:
         split: Name of the split.
-        images: How many pictures it has.
+        images: How many images it has.
         size: Pixels of their longer side.
-        seed: Another seed gives other pictures.
-        task: `detect` or `segment`.
-        background: For `segment`, whether the ground is class 0; else it does not count.
+        seed: Another seed gives other images.
+        values: Of maps, if these are to be learnt; None for the shapes as instances.
     """
 
-    def __init__(self, split: str, images: int, size: int, seed: int, task: str, background: bool = True):
-        self.split, self.side, self.seed, self.task = split, size, seed, task
-        self.masks, self.issues = task == "detect", AnnotationIssues()
-        self.counted = "instance" if task == "detect" else "image"
-        first = 1 if background else 0
-        self.numbers, self.ground = (np.arange(len(CLASSES)) + first).astype(np.uint8), 0 if background else 255
+    has_masks = True
+
+    def __init__(self, split: str, images: int, size: int, seed: int, values: MapValues | None = None):
+        self.split, self.side, self.seed, self.issues = split, size, seed, AnnotationIssues()
+        self.learn(values)
         kinds = [plan_image(seed, FIRST[split] + number, size).kinds for number in range(images)]
         starts = np.cumsum([0, *map(len, kinds)])
         self.labels = rarest_labels(starts, np.concatenate([*kinds, np.zeros(0, dtype=np.int64)]), len(CLASSES))
@@ -310,7 +304,7 @@ class Shapes(DenseSplit):
         return {**self.__dict__, "_made": {}}
 
     def drawing(self, index: int) -> Drawing:
-        """The picture with all that is known of it."""
+        """The image with all that is known of it."""
         if index not in self._made:
             self._made[index] = draw_image(self.seed, FIRST[self.split] + index, self.side)
         return self._made[index]
@@ -329,24 +323,24 @@ class Shapes(DenseSplit):
         return height, width
 
     def annotation(self, index: int, size: tuple[int, int] | None = None) -> Instances | NDArray[np.uint8]:
-        scene = self.drawing(index)
-        crowd = np.zeros(len(scene.labels), dtype=bool)
+        drawn = self.drawing(index)
+        crowd = np.zeros(len(drawn.labels), dtype=bool)
         found = Instances(
-            self.size(index), scene.boxes.copy(), scene.labels.copy(), crowd, scene.area.copy(), list(scene.rles)
+            self.size(index), drawn.boxes.copy(), drawn.labels.copy(), crowd, drawn.area.copy(), list(drawn.rles)
         )
-        return found if self.task == "detect" else found.paint(self.numbers, self.ground)
+        return found if self.values is None else found.paint(*self.values)
 
 
 def open_shapes(
     task: str, images: int = IMAGES, size: int = SIZE, seed: int = SEED, background: bool = True, source: str = "shapes"
 ) -> Data:
-    """Training pictures, an eighth as many to validate with, and a quarter to test with.
+    """Training images, an eighth as many to validate with, and a quarter to test with.
 
     Args:
         task: `detect` or `segment`.
-        images: Training pictures.
+        images: Training images.
         size: Pixels of their longer side.
-        seed: Another seed gives other pictures.
+        seed: Another seed gives other images.
         background: For `segment`, whether the ground is a class.
         source: What the user named.
     """
@@ -355,23 +349,23 @@ def open_shapes(
             f"Shapes come in 4 to {MOST_IMAGES:,} images of 32 to 4096 pixels; asked for: {images} of {size}."
         )
     counts = {"train": images, "val": max(images // 8, 1), "test": images // 4}
-    splits = {split: Shapes(split, count, size, seed, task, background) for split, count in counts.items()}
-    with_background = task == "segment" and background
-    classes = (BACKGROUND, *CLASSES) if with_background else CLASSES
+    values = MapValues.of(len(CLASSES), background) if task == "segment" else None
+    splits = {split: Shapes(split, count, size, seed, values) for split, count in counts.items()}
+    classes = (BACKGROUND, *CLASSES) if values is not None and background else CLASSES
     return Data(source, "shapes", classes, **splits)
 
 
 def write_shapes(folder: Path, images: int = IMAGES, size: int = SIZE, seed: int = SEED) -> dict[str, int]:
-    """Write a data set that opens for both tasks: `annotations/` has the instances, `masks/` the regions.
+    """Write a data set that opens for both tasks: `annotations/` has the instances, `masks/` the maps.
 
     Args:
         folder: Where to; it must not exist yet, or be empty.
-        images: Training pictures; an eighth as many are written for validation, a quarter for the test.
+        images: Training images; an eighth as many are written for validation, a quarter for the test.
         size: Pixels of their longer side.
-        seed: Another seed gives other pictures.
+        seed: Another seed gives other images.
 
     Returns:
-        Pictures of each split.
+        Images of each split.
 
     Raises:
         ValueError: The folder holds something, or there is no such data set.
@@ -392,18 +386,19 @@ def write_shapes(folder: Path, images: int = IMAGES, size: int = SIZE, seed: int
 
 
 def write_split(folder: Path, name: str, split: Shapes) -> None:
-    """Write the pictures of a split, their masks and their annotations."""
-    pictures, masks = folder / "images" / name, folder / "masks" / name
-    for path in (pictures, masks, folder / "annotations"):
+    """Write the images of a split, their masks and their annotations."""
+    images, masks = folder / "images" / name, folder / "masks" / name
+    for path in (images, masks, folder / "annotations"):
         path.mkdir(parents=True, exist_ok=True)
+    values = MapValues.of(len(CLASSES), background=True)
     entries: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for index in tracked(range(len(split)), f"Drawing {len(split):,} images for {name}"):
         file = f"{index:05d}.png"
-        split.read(index).save(pictures / file)
+        split.read(index).save(images / file)
         found = split.annotation(index)
         assert isinstance(found, Instances)
-        (masks / file).write_bytes(index_png(found.paint(split.numbers, 0), (BACKGROUND, *CLASSES)))
+        (masks / file).write_bytes(index_png(found.paint(*values), (BACKGROUND, *CLASSES)))
         height, width = found.size
         entries.append({"id": index + 1, "file_name": f"images/{name}/{file}", "height": height, "width": width})
         annotations += coco_entries(found, index + 1, len(annotations) + 1)

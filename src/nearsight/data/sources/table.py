@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KEPT = 512 * 2**20  # bytes of row groups that a process keeps, to read neighbours fast
 
 
-def open_parquet(path: Path, columns: Mapping[str, str], task: str | None) -> Data:
+def open_parquet(path: Path, columns: Mapping[str, str], several: bool | None) -> Data:
     """A Parquet table with a column of paths, or of images as Hugging Face writes them (`bytes` and `path`).
 
     Raises:
@@ -40,12 +40,16 @@ def open_parquet(path: Path, columns: Mapping[str, str], task: str | None) -> Da
     def read(title: str) -> list[Any]:
         return file.read(columns=[title]).column(0).to_pylist()
 
-    labels = read_labels(str(path), schema.names, plain, read, columns, task)
+    labels = read_labels(str(path), schema.names, plain, read, columns, several)
     labels = replace(labels, names=labels.names or class_names(file, labels.column))
     splits = read(chosen["split"]) if "split" in chosen else None
     if not len(labels.values):
         raise ValueError(f"{path} has no rows; it needs one for each image.")
-    if not holds_bytes(schema.field(chosen["path"]).type):
+    import pyarrow.types as types
+
+    kind = schema.field(chosen["path"]).type  # bytes, or Hugging Face's pair of bytes and path, else paths
+    is_pair = types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    if not (is_pair or types.is_binary(kind) or types.is_large_binary(kind)):
         return listed_files(path, [str(text or "") for text in read(chosen["path"])], labels, splits)
     rows = split_rows(str(path), len(labels.values), splits)
     groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
@@ -116,15 +120,6 @@ def open_file(path: Path) -> "pq.ParquetFile":
         return pq.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path} can't be read as a Parquet file: {error}.") from None
-
-
-def holds_bytes(kind: Any) -> bool:
-    """Whether a column holds images, not paths: bytes, or Hugging Face's pair of bytes and path."""
-    import pyarrow.types as types
-
-    if types.is_struct(kind):
-        return kind.get_field_index("bytes") >= 0
-    return types.is_binary(kind) or types.is_large_binary(kind)
 
 
 def is_plain(kind: Any) -> bool:
@@ -201,16 +196,17 @@ def open_table(path: Path, columns: Mapping[str, str], task: str | None = None) 
         path: The table; paths in it are absolute or start from its folder. Mere names, also without a suffix, may be of
             images anywhere below it.
         columns: Which column holds the `path`, the `label` and the `split`, where the common names don't tell.
-        task: `classify` or `multilabel`, to have the labels read so whatever they look like.
+        task: `classify` or `multilabel`, to have one label or several read whatever they look like.
 
     Raises:
         ValueError: Columns, labels or files are missing, or a file is listed twice.
     """
+    several = {"classify": False, "multilabel": True}.get(task or "")
     if path.suffix.lower() == ".parquet":
-        return open_parquet(path, columns, task)
+        return open_parquet(path, columns, several)
     table = read_text_table(path)
     chosen = find_columns(str(path), list(table), columns, ("path", "split"))
-    labels = read_labels(str(path), list(table), list(table), table.__getitem__, columns, task)
+    labels = read_labels(str(path), list(table), list(table), table.__getitem__, columns, several)
     return listed_files(path, table[chosen["path"]], labels, table[chosen["split"]] if "split" in chosen else None)
 
 
@@ -259,7 +255,7 @@ def read_labels(
     plain: Sequence[str],
     read: Callable[[str], Sequence[Any]],
     given: Mapping[str, str],
-    task: str | None,
+    several: bool | None,
 ) -> Labels:
     """The labels of a table, one or several for each row; see `open_table` for the rules.
 
@@ -269,7 +265,7 @@ def read_labels(
         plain: Columns that may hold zeros and ones.
         read: Gives the cells of a column.
         given: Columns that the user named.
-        task: What the labels are to be read as; None follows the table.
+        several: Whether rows are to have several labels, or one; None follows the table.
     """
     wanted = label_columns(source, titles, plain, read, given)
     columns = {title: read(title) for title in wanted}
@@ -279,25 +275,25 @@ def read_labels(
             [title for title, mark in zip(wanted, row, strict=True) if mark]
             for row in zip(*marks.values(), strict=True)
         ]
-        if task != "multilabel" and all(len(row) == 1 for row in rows):
+        if not several and all(len(row) == 1 for row in rows):
             return Labels(wanted[0], np.array([row[0] for row in rows]))
-        return several(source, Labels(wanted[0], rows, True, wanted), task)
+        return as_asked(source, Labels(wanted[0], rows, True, wanted), several)
     if len(wanted) > 1:
         rows = [[str(cell).strip() for cell in row if cell is not None] for row in zip(*columns.values(), strict=True)]
-        return several(source, Labels(wanted[0], [list(filter(None, row)) for row in rows], True), task)
+        return as_asked(source, Labels(wanted[0], [list(filter(None, row)) for row in rows], True), several)
     cells = columns[wanted[0]]
-    if task != "classify" and any(isinstance(cell, list) for cell in cells):
+    if several is not False and any(isinstance(cell, list) for cell in cells):
         return Labels(wanted[0], [cell if isinstance(cell, list) else [] for cell in cells], True)
     texts = [cell.strip() if isinstance(cell, str) else cell for cell in cells]
-    if task == "multilabel" or (task is None and any(isinstance(text, str) and SEVERAL in text for text in texts)):
+    if several is None:
+        several = any(isinstance(text, str) and SEVERAL in text for text in texts)
+    if several:
         rows = [[part.strip() for part in str("" if text is None else text).split(SEVERAL)] for text in texts]
         return Labels(wanted[0], [list(filter(None, row)) for row in rows], True)
     if missing := sum(cell is None for cell in cells):
         raise ValueError(f"{missing} rows of {source} have no label; remove them.")
-    if any(isinstance(text, list | dict) for text in texts):
-        return Labels(
-            wanted[0], np.array([*texts, None], dtype=object)[:-1]
-        )  # lists of one length would become an array
+    if any(isinstance(text, list | dict) for text in texts):  # lists of one length would become an array
+        return Labels(wanted[0], np.array([*texts, None], dtype=object)[:-1])
     is_text = any(isinstance(text, str) for text in texts)
     return Labels(wanted[0], np.array([str(text) for text in texts], dtype=np.str_) if is_text else np.array(texts))
 
@@ -327,9 +323,9 @@ def label_columns(
     return [find_columns(source, titles, given, ("label",))["label"]]
 
 
-def several(source: str, labels: Labels, task: str | None) -> Labels:
-    """The labels, unless each image is to have one and some have not."""
-    if task != "classify":
+def as_asked(source: str, labels: Labels, several: bool | None) -> Labels:
+    """The labels of rows that may have several; one of each where that was asked for."""
+    if several is not False:
         return labels
     wrong = [number for number, row in enumerate(labels.values) if len(row) != 1]
     if wrong:

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from xml.parsers import expat
 
 from ..annotations import InstanceList
-from ..file_system import FileSystem, by_stem, join, split_of, stem
+from ..file_system import FileSystem, by_stem, first_words, join, split_of, stem
 from ..image import is_image_name
 from ..labels import shorten
 from ..names import natural_key
@@ -15,7 +15,6 @@ from .coco import FURTHEST, MOST_PIXELS, assemble
 
 XML_FOLDERS = ("annotations", "annotation", "labels", "xmls", "xml")
 IMAGE_FOLDERS = ("jpegimages", "images", "image", "img", "imgs")
-LISTS = {"train": "train", "val": "val", "test": "test"}
 MANY_FOLDERS = 20
 LARGEST = 10**7  # bytes of a file
 
@@ -47,9 +46,10 @@ def divided(fs: FileSystem, base: str) -> dict[str, list[str]]:
     main = fs.find("Main", sets) if (sets := fs.find("ImageSets", base)) else None
     if main is not None and paths:
         by_name = {stem(path): path for path in paths}
-        lists = {split: names_in(fs, main, name) for split, name in LISTS.items()}
+        lists = {split: first_words(fs, join(main, f"{split}.txt")) for split in ("train", "val", "test")}
         if not lists["train"]:
-            lists["train"] = [name for name in names_in(fs, main, "trainval") if name not in set(lists["val"])]
+            both = first_words(fs, join(main, "trainval.txt"))
+            lists["train"] = [name for name in both if name not in set(lists["val"])]
         divided = {split: [by_name[name] for name in names if name in by_name] for split, names in lists.items()}
         if any(divided.values()):
             return divided
@@ -57,13 +57,6 @@ def divided(fs: FileSystem, base: str) -> dict[str, list[str]]:
     for path in paths:
         splits.setdefault(split_of(path.removeprefix(base).rpartition("/")[0]) or "train", []).append(path)
     return splits
-
-
-def names_in(fs: FileSystem, folder: str, name: str) -> list[str]:
-    """Names in a list of images; none if there is no such list."""
-    path = join(folder, f"{name}.txt")
-    lines = fs.read(path).decode("utf-8", "replace").splitlines() if fs.has(path) else []
-    return [line.split()[0] for line in lines if line.split()]
 
 
 def xml_files(fs: FileSystem, base: str) -> list[str]:
@@ -106,7 +99,8 @@ def read_files(fs: FileSystem, paths: Sequence[str], images: dict[str, str]) -> 
         annotated.sizes.append((number(root, "size/height"), number(root, "size/width")))
         if not all(annotated.sizes[-1]):
             annotated.sizes[-1] = (0, 0)
-        one_based = is_vocs_own(root)
+        # Whether it is of PASCAL VOC itself, which counts pixels from 1, and not of a tool that writes its format.
+        one_based = "VOC" in (root.findtext("source/database") or "") or "VOC20" in (root.findtext("folder") or "")
         for entry in root.findall("object"):
             add_instance(annotated, entry, image, one_based)
     if len(lost) == len(paths):
@@ -114,11 +108,6 @@ def read_files(fs: FileSystem, paths: Sequence[str], images: dict[str, str]) -> 
             f"None of the {len(paths)} xml files in {fs.title} has an image of its name: {shorten(lost, 3)}."
         )
     return annotated
-
-
-def is_vocs_own(root: ElementTree.Element) -> bool:
-    """Whether a file is of PASCAL VOC itself, and not of a tool that writes its format."""
-    return "VOC" in (root.findtext("source/database") or "") or "VOC20" in (root.findtext("folder") or "")
 
 
 def add_instance(annotated: InstanceList, entry: ElementTree.Element, image: str, one_based: bool) -> None:

@@ -32,8 +32,11 @@ def find_yolo(fs: FileSystem) -> dict[str, Any] | None:
         if not set(content) & set(KEYS):
             raise ValueError(f"{join(fs.title, path)} does not say where the images are; add train: and val:.")
         return content
-    folders = [name for name in fs.folders() if split_of(name) is not None]
-    roots = [name for name in ("", *folders) if has_both(fs, name)]
+    roots = []
+    for name in ("", *(name for name in fs.folders() if split_of(name) is not None)):
+        has_labels = any(path.endswith(".txt") for path in fs.below(join(name, "labels")))
+        if has_labels and fs.find("images", name) is not None:
+            roots.append(name)
     if not roots:
         return None
     table = find_label_map_file(fs) or find_label_map_file(fs, tuple(roots))
@@ -42,12 +45,6 @@ def find_yolo(fs: FileSystem) -> dict[str, Any] | None:
         return {**content, **{split: join(name, "images") for name in roots if (split := split_of(name))}}
     inside = {split: join("images", name) for name in fs.folders("images") if (split := split_of(name))}
     return {**content, **(inside or {"train": "images"})}
-
-
-def has_both(fs: FileSystem, base: str) -> bool:
-    """Whether a folder has `images`, and `labels` with txt files below."""
-    labels = join(base, "labels")
-    return fs.find("images", base) is not None and any(path.endswith(".txt") for path in fs.below(labels))
 
 
 def load_yaml(fs: FileSystem, path: str) -> dict[str, Any]:
