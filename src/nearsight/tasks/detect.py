@@ -38,6 +38,7 @@ class Detect(DenseTask):
 
     name = "detect"
     default_recipe = "small-detect"
+    image_score = "F1 of the image"
     metric = Metric("box_ap", "box AP")
     settings = ("threshold",)
     image_score = "f1"

@@ -41,6 +41,7 @@ class Multilabel(LabelTask):
 
     name = "multilabel"
     default_recipe = "small-multilabel"
+    image_score = "F1 of the image"
     postprocessing = "labels"
     metric = Metric("map", "mAP")
     batch = 64

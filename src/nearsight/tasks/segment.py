@@ -27,6 +27,7 @@ class Segment(DenseTask):
 
     name = "segment"
     default_recipe = "small-segment"
+    image_score = "mean IoU of the image"
     metric = Metric("miou", "mIoU")
     image_score = "mean_overlap"
 
