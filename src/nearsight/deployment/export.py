@@ -1,4 +1,4 @@
-"""From a model to a bundle: written, verified against PyTorch, and only then put in its place."""
+"""From a model to a bundle: written, verified against PyTorch, and only then put where it belongs."""
 
 import os
 import platform
@@ -39,16 +39,11 @@ def open_exportable(source: str | os.PathLike[str], size: tuple[int, int] | None
     """
     opened = load_module(source)
     if size is not None:
-        opened = replace(opened, preprocessing=with_size(opened.preprocessing, size))
+        # a model that is shown whole images takes it for their shorter and their longest side
+        change = {"min_size": min(size), "max_size": max(size)} if opened.preprocessing.dense else {"size": size}
+        opened = replace(opened, preprocessing=replace(opened.preprocessing, **change))
     refuse_others(opened)
     return opened
-
-
-def with_size(preprocessing: Any, size: tuple[int, int]) -> Any:
-    """Preprocessing for another size; of a model that is shown whole images its shorter and its longest side."""
-    if preprocessing.dense:
-        return replace(preprocessing, min_size=min(size), max_size=max(size))
-    return replace(preprocessing, size=size)
 
 
 @torch.inference_mode()
@@ -169,8 +164,7 @@ def export(
         agreements = check(predictor, bundle, part, calibration)
         quantized = None
         if int8:
-            quantized = shrink(part / FILES[format][0], calibration, predictor, margin, progress)
-            check_runs(predictor, bundle, part, calibration)
+            quantized = shrink(predictor, bundle, part, calibration, margin, progress)
         found = Exported(folder, bundle, calibration.what, tuple(agreements), quantized)
         write_json(part / ABOUT, describe(bundle, part))
         write_json(part / VERIFIED, report(found))
@@ -255,21 +249,18 @@ def check(predictor: Predictor, bundle: Bundle, folder: Path, calibration: Calib
 
 
 def shrink(
-    file: Path, calibration: CalibrationSet, predictor: Predictor, margin: float, progress: Progress
+    predictor: Predictor, bundle: Bundle, folder: Path, calibration: CalibrationSet, margin: float, progress: Progress
 ) -> Quantized:
-    """Put a model of 8 bits in the place of a float one."""
+    """Replace a float model by one of 8 bits, whose predictions are judged, and which gives numbers at all sizes."""
+    file = folder / FILES[bundle.kind][0]
     small = file.with_name(f"small-{file.name}")
     quantized = quantize(file, small, calibration, predictor.preprocessing, margin=margin, progress=progress)
     small.replace(file)
-    return quantized
-
-
-def check_runs(predictor: Predictor, bundle: Bundle, folder: Path, calibration: CalibrationSet) -> None:
-    """Run a model of 8 bits at all sizes; its predictions were judged before, here they only have to be numbers."""
     runner = open_runner(folder, bundle)
     for one in compare(predictor, runner, calibration.measure, any_batch=bundle.any_batch, any_size=bundle.any_size):
         if not one.max_abs < float("inf"):
             raise ValueError(f"In 8 bits the model gives no numbers at {one.size[0]}×{one.size[1]} pixels.")
+    return quantized
 
 
 def report(found: Exported) -> dict[str, Any]:
@@ -279,7 +270,7 @@ def report(found: Exported) -> dict[str, Any]:
         "images": found.images,
         "tolerance": TOLERANCE,
         "against": "PyTorch, before folding and export",
-        "sizes": [one.as_dict() for one in found.agreements],
+        "sizes": [one.to_dict() for one in found.agreements],
         "versions": {package: version(package) for package in packages} | {"python": platform.python_version()},
     }
     if found.quantized is not None:
