@@ -14,10 +14,10 @@ TILE = "#ns-model-1 .ns-tile img"
 
 
 def click(page: Any, x: float, y: float) -> None:
-    """Click on the picture at fractions of its width and height."""
-    picture = page.locator("#ns-picture img")
-    box = picture.bounding_box()
-    picture.click(position={"x": x * box["width"], "y": y * box["height"]})
+    """Click on the image at fractions of its width and height."""
+    image = page.locator("#ns-picture img")
+    box = image.bounding_box()
+    image.click(position={"x": x * box["width"], "y": y * box["height"]})
 
 
 def after(page: Any, act: Callable[[], object], selector: str = TILE) -> str:
@@ -113,6 +113,6 @@ def test_a_phone_shows_it_whole(open_page: Open, scheme: str) -> None:
     page = open_page(390, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     after(page, lambda: click(page, 0.6, 0.6))
-    picture = page.locator("#ns-picture img").bounding_box()
+    image = page.locator("#ns-picture img").bounding_box()
     tile = page.locator(TILE).first.bounding_box()
-    assert picture["width"] > 320 and tile["width"] > 140 and tile["y"] > picture["y"]
+    assert image["width"] > 320 and tile["width"] > 140 and tile["y"] > image["y"]

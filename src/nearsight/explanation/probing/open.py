@@ -16,8 +16,7 @@ from ...lattice import Grid
 from ...models import MODELS
 from ...models.names import PARTS, Context
 from ...parts.slots import Ffn, Merge, Mixer, Qkv, Site
-from .bare import strip_projections
-from .layer import ProbedLayer, wrap
+from .layer import ProbedLayer, strip_projections, wrap
 
 DIM = 24  # channels of a part that is built alone
 SIDE = 21  # of its map: three windows of seven
