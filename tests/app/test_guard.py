@@ -81,7 +81,7 @@ def test_a_file_of_the_machine_can_not_be_passed_off_as_an_upload(address: str, 
     told = body
     if status == 200:
         _, told, _ = ask(f"{address}/gradio_api/queue/data?session_hash={session}")
-    assert b"root:" not in told and b"ns-tile" not in told
+    assert b"root:" not in told and b"ns-panel" not in told
     assert status == 403 and b"was not uploaded here" in told
     assert secret.exists()
 

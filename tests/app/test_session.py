@@ -12,6 +12,7 @@ import torch
 from matplotlib import colormaps
 from PIL import Image
 
+import nearsight.app
 from nearsight.app.cache import Recent
 from nearsight.app.panels import METHODS, PanelOptions, draw_panels
 from nearsight.app.session import AppSession, PageState, offered
@@ -115,7 +116,7 @@ def test_a_segmenter_shows_what_it_found_and_why(tmp_path: Path) -> None:
 
 def test_two_models_and_one_that_can_not_be_looked_into(session: AppSession) -> None:
     left, right = session.blocks(PageState(first="swin_nano", second="timm/resnet18", methods=("Attention",)))
-    assert "ns-tile" in left
+    assert "ns-panel" in left
     assert "ns-problem" in right and "can&#x27;t be looked into" in right
 
 
@@ -176,3 +177,10 @@ def test_what_is_given_comes_first(trained_run: Path) -> None:
     assert session.view(str(trained_run), PageState()).part.size == (32, 32)
     with pytest.raises(ValueError, match="Neither Nearsight nor timm has a model 'no_such_nano'"):
         offered(["no_such_nano"])
+
+
+def test_every_style_is_for_something_on_the_page() -> None:
+    folder = Path(nearsight.app.__file__).parent
+    styled = set(re.findall(r"[.#](ns-[a-z-]+)", (folder / "page.css").read_text()))
+    written = set(re.findall(r"ns-[a-z-]+[a-z]", "".join(file.read_text() for file in folder.glob("*.py"))))
+    assert styled - written <= {"ns-random"}  # beside ns-trained, by what the weights are

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..console import first_line
 from ..data.transforms import Preprocessing
 from ..explanation import Capture, CapturedLayer, Maps, capture, dense_rollout, grad_cam, rollout
 from ..explanation.capture import evaluating
@@ -94,9 +95,10 @@ class ModelView:
         except ValueError:
             raise
         except Exception as error:  # whatever a foreign model says to a size that it was not made for
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             height, width = self.part.size
-            raise ValueError(f"{self.opened.name} does not take {width}×{height} pixels: {first}") from None
+            raise ValueError(
+                f"{self.opened.name} does not take {width}×{height} pixels: {first_line(error)}."
+            ) from None
 
     @cached_property
     def shown(self) -> Image.Image:

@@ -218,14 +218,14 @@ def size_of(folder: Path) -> int:
 
 
 async def refuse(send: Send, status: int, sentence: str, extra: list[tuple[bytes, bytes]] | None = None) -> None:
-    """Answer with a sentence."""
+    """Respond with a sentence."""
     headers = [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS.items(), *(extra or [])]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": sentence.encode()})
 
 
 class Outgoing:
-    """Adds headers to answers, and takes what points elsewhere out of pages."""
+    """Adds headers to responses, and takes what points elsewhere out of pages."""
 
     def __init__(self, send: Send):
         self.send = send

@@ -49,7 +49,7 @@ def build(handlers: "Handlers", sources: list[str]) -> None:
         image = None
     state = gr.State(asdict(start))
     gr.HTML(HEADER, elem_id="ns-top", padding=False)
-    said = gr.HTML(notice(START), elem_id="ns-said", padding=False)
+    message = gr.HTML(notice(START), elem_id="ns-message", padding=False)
     with gr.Row(elem_id="ns-session", equal_height=False):
         with gr.Column(min_width=280, elem_id="ns-pick"):
             shown = gr.Image(
@@ -58,7 +58,7 @@ def build(handlers: "Handlers", sources: list[str]) -> None:
                 interactive=False,
                 show_label=False,
                 buttons=[],
-                elem_id="ns-picture",
+                elem_id="ns-image",
                 container=False,
             )
             gallery = gr.Gallery(
@@ -96,7 +96,7 @@ def build(handlers: "Handlers", sources: list[str]) -> None:
             link = gr.Textbox(visible=False, elem_id="ns-link")
     connect(
         handlers,
-        dict(state=state, said=said, shown=shown, gallery=gallery, upload=upload, save=save, link=link),
+        dict(state=state, message=message, shown=shown, gallery=gallery, upload=upload, save=save, link=link),
         dict(first=first, second=second, side=side, first_layer=first_layer, second_layer=second_layer, head=head),
         methods,
         [left, right],
@@ -107,10 +107,10 @@ def connect(
     handlers: "Handlers", parts: dict[str, Any], boxes: dict[str, Any], methods: Any, models: list[Any]
 ) -> None:
     """Which handler is called by what."""
-    state, shown, said = parts["state"], parts["shown"], parts["said"]
-    everything = [state, said, shown, *models, boxes["first_layer"], boxes["second_layer"]]
-    quick = [state, said, shown, *models]
-    # a click while another is being answered waits its turn; Gradio would drop it, or repeat the other one
+    state, shown, message = parts["state"], parts["shown"], parts["message"]
+    everything = [state, message, shown, *models, boxes["first_layer"], boxes["second_layer"]]
+    quick = [state, message, shown, *models]
+    # a click while another is being handled waits its turn; Gradio would drop it, or repeat the other one
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "trigger_mode": "multiple"}
     parts["gallery"].select(handlers.pick, [state], everything, **quiet)
     parts["upload"].upload(handlers.take, [state, parts["upload"]], [*everything, parts["upload"]], **quiet)
@@ -120,13 +120,13 @@ def connect(
         boxes[name].input(handlers.change, [state, *settings[:3], boxes["head"], methods], everything, **quiet)
     for box in (boxes["first_layer"], boxes["second_layer"], boxes["head"], methods):
         box.input(handlers.change_view, [state, *settings, methods], quick, **quiet)
-    parts["save"].click(handlers.save, [state], [said, parts["link"]], **quiet).then(
+    parts["save"].click(handlers.save, [state], [message, parts["link"]], **quiet).then(
         None, [parts["link"]], None, js=SAVE, api_visibility="private"
     )
 
 
 class Handlers:
-    """What the page calls; each answers with what is to be put into the page."""
+    """What the page calls; each returns what is to be put into the page."""
 
     def __init__(self, session: AppSession, folder: Path):
         self.session = session
@@ -138,7 +138,7 @@ class Handlers:
         return self.all_of(replace(before, image=f"sample:{name}", point=None), before)
 
     def take(self, kept: dict[str, Any], file: str | None) -> list[Any]:
-        """A file was given; what it can't be is said on the page, and the old image stays."""
+        """A file was given; what is wrong with it is told on the page, and the old image stays."""
         state = restored(kept)
         if file is None:
             return [*self.all_of(state, state), None]

@@ -1,4 +1,4 @@
-"""Small images of what a model does at one point: fast to draw, so that a click is answered at once."""
+"""Small images of what a model does at one point: fast to draw, so that a click shows at once."""
 
 import base64
 import io
@@ -323,8 +323,8 @@ def model_block(view: ModelView, panels: Sequence[MethodPanel]) -> str:
     shown = "".join(panel_block(panel, view.label) for panel in panels)
     faint = "" if view.opened.learned else " ns-faint"
     return (
-        f'<section class="ns-model">{head}<div class="ns-said"><div class="ns-predictions{faint}">'
-        f'{probability_bars(view.predictions)}</div>{note}</div><div class="ns-tiles">{shown}</div></section>'
+        f'<section class="ns-model">{head}<div class="ns-outcome"><div class="ns-predictions{faint}">'
+        f'{probability_bars(view.predictions)}</div>{note}</div><div class="ns-panels">{shown}</div></section>'
     )
 
 
@@ -356,7 +356,7 @@ def panel_block(panel: MethodPanel, model: str) -> str:
             f'<i style="background:linear-gradient(90deg,{stops})"></i><span>{escape(panel.high)}</span></div>'
         )
     return (
-        f'<figure class="ns-tile"><figcaption><b>{escape(panel.title)}</b><span>{escape(panel.about)}</span>'
+        f'<figure class="ns-panel"><figcaption><b>{escape(panel.title)}</b><span>{escape(panel.about)}</span>'
         f'</figcaption><img src="data:image/webp;base64,{encoded}" alt="{alt}">{scale}</figure>'
     )
 

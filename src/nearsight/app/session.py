@@ -60,7 +60,7 @@ class PageState:
 
 
 class AppSession:
-    """Answers what the page asks.
+    """Does what the page asks for.
 
     Args:
         sources: Runs, weight files and names of models to choose from.

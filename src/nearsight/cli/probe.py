@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import parse_size
+
 if TYPE_CHECKING:
     from ..explanation.probing import ProbeResult
 
@@ -43,10 +45,9 @@ def probe(
         raise ValueError(f"--draw {draw} is a file; give the name of a folder.")
     from ..console import make_console, print_json
     from ..explanation.probing import probe as measure
-    from ..explanation.probing.open import parse_shape
     from ..explanation.probing.paper import probe_text
 
-    shape = None if size is None else parse_shape(size)
+    shape = None if size is None else parse_size(size)
     found = [measure(name, size=shape, bare=bare, seed=seed) for name in names]
     result: dict[str, Any] = {"probed": [measured.to_dict() for measured in found]}
     if not as_json:

@@ -1,4 +1,4 @@
-"""How sure a comparison is: intervals and paired tests over seeds and test images.
+"""How certain a comparison is: intervals and paired tests over seeds and test images.
 
 A mean score has two sources of error: other seeds would have trained other models, and other test images would have
 been classified otherwise. Both are estimated from the scores `[seeds, images]` and added. Scores that are no mean over

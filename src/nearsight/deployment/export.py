@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..console import first_line
 from ..runs.bundle import ABOUT, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
 from ..runs.predictor import Predictor, load_module
 from ..runs.runtime import need, open_runner
@@ -53,27 +53,14 @@ def refuse_others(opened: Predictor) -> None:
     try:
         logits = opened.model(torch.zeros(1, 3, height, width))
     except Exception as error:  # timm's models fail in many ways on sizes that they were not made for
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
-            f"{opened.name} does not take RGB images of {height}×{width} pixels ({reason}); give another --size."
+            f"{opened.name} does not take RGB images of {height}×{width} pixels ({first_line(error)}); give another "
+            "--size."
         ) from None
     if hasattr(opened.model, "export_outputs"):
         return
     if not isinstance(logits, torch.Tensor) or logits.shape != (1, len(opened.classes)) or not opened.classes:
         raise ValueError(f"{opened.name} is no classifier (it gives no number for each class); it can't be exported.")
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """Height and width of a text such as `224` or `224x320`.
-
-    Example:
-        >>> parse_size("224x320"), parse_size("96")
-        ((224, 320), (96, 96))
-    """
-    match = re.fullmatch(r"([1-9]\d{0,4})(?:[x×]([1-9]\d{0,4}))?", text.strip().lower())
-    if match is None:
-        raise ValueError(f"--size {text} is no size; write height and width in pixels like 224x320, or 224 for both.")
-    return int(match[1]), int(match[2] or match[1])
 
 
 # What writing and running each kind takes beside torch.

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..console import first_line
 from ..data.loader import EvalImages
 from ..data.samples import BadImage, Split
 from ..data.transforms import Preprocessing
@@ -17,7 +18,7 @@ from ..runs.predictor import Predictor
 from ..runs.runtime import Runner
 from ..tasks import get_task
 from .calibration import sample
-from .graph import Exportable, first_line
+from .graph import Exportable
 
 MOST = 32  # images at each size
 MOST_DENSE = 8  # of detectors and segmenters

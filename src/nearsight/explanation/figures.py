@@ -66,6 +66,8 @@ def panels_of(maps: Maps, image: Image.Image, index: int = 0) -> list[Panel]:
 
 def draw_panel(axes: "Axes", panel: Panel) -> None:
     """Draw a panel into axes, in the pixels of what the model saw."""
+    from matplotlib.colors import to_rgba
+
     height, width = panel.size
     for spine in axes.spines.values():
         spine.set(color=LINE, linewidth=0.8)
@@ -78,7 +80,9 @@ def draw_panel(axes: "Axes", panel: Panel) -> None:
         return
     lay_image(axes, panel.image, panel.size, faded=panel.values is not None or panel.labels is not None)
     if panel.labels is not None:
-        lay_labels(axes, panel.labels, panel.size)
+        table, labels = np.array([to_rgba(colour, VEIL) for colour in COLOURS]), panel.labels
+        colours = np.where(labels[..., None] < 0, np.zeros(4), table[labels % len(COLOURS)])  # -1 is nothing
+        axes.imshow(colours, extent=(0, width, height, 0), interpolation="nearest")
     if panel.values is not None:
         lay_map(axes, panel)
     for (left, top, right, bottom), number in panel.boxes:
@@ -158,15 +162,6 @@ def lay_marks(axes: "Axes", marks: Sequence[Pixel]) -> None:
     for x, y in marks:
         axes.plot(x, y, "o", markersize=9, markerfacecolor="none", markeredgecolor="black", markeredgewidth=2.6)
         axes.plot(x, y, "o", markersize=9, markerfacecolor="none", markeredgecolor=MARK, markeredgewidth=1.4)
-
-
-def lay_labels(axes: "Axes", labels: NDArray[np.int64], size: tuple[int, int]) -> None:
-    """Class numbers as colours; -1 is nothing."""
-    from matplotlib.colors import to_rgba
-
-    table = np.array([to_rgba(colour, VEIL) for colour in COLOURS])
-    colours = np.where(labels[..., None] < 0, np.zeros(4), table[labels % len(COLOURS)])
-    axes.imshow(colours, extent=(0, size[1], size[0], 0), interpolation="nearest")
 
 
 def name_classes(axes: "Axes", named: Sequence[tuple[str, int]]) -> None:

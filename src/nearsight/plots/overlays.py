@@ -305,7 +305,7 @@ def draw_detections(
     canvas, factor = canvas_for(image)
     corners = np.asarray(boxes, dtype=np.float64).reshape(-1, 4) * factor
     kinds = np.asarray(labels, dtype=np.int64).reshape(-1)
-    sure = None if scores is None else np.asarray(scores, dtype=np.float64).reshape(-1)
+    confidences = None if scores is None else np.asarray(scores, dtype=np.float64).reshape(-1)
     colours = class_colours(len(names))
     size = letter_size(canvas, len(kinds))
     thick = max(2, size // 7)
@@ -315,11 +315,11 @@ def draw_detections(
     draw = ImageDraw.Draw(canvas)
     for index in order:
         draw_box(draw, corners[index], colours[kinds[index]], thick, canvas.size)
-    important = order[::-1] if sure is None else np.argsort(-sure, kind="stable")
+    important = order[::-1] if confidences is None else np.argsort(-confidences, kind="stable")
     placed: list[Area] = []
     lacking = False
     for index in important:
-        text = title_of(names[kinds[index]], None if sure is None else float(sure[index]))
+        text = title_of(names[kinds[index]], None if confidences is None else float(confidences[index]))
         spot = put_label(corners[index], chip_size(text, size), canvas.size, placed)
         if spot is None:
             lacking = True

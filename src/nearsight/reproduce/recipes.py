@@ -197,7 +197,7 @@ def terms(layer: Layer, dim: int, patches: int, aux: int) -> Iterator[int]:
         yield tokens * dim
 
 
-BOXES, MASKS = 1000, 100  # regions for which mmdetection counts the second half of a detector
+BOXES, MASKS = 1000, 100  # proposals for which mmdetection counts the second half of a detector
 
 
 @dataclass(frozen=True)
@@ -318,9 +318,9 @@ class BatchedProducts(ProductCounter):
 
 
 class OnePass(nn.Module):
-    """What a detector or segmenter computes for one image, with a fixed number of regions.
+    """What a detector or segmenter computes for one image, with a fixed number of proposals.
 
-    A real detector judges as many regions as it finds. mmdetection counts 1000 of them, and 100 masks.
+    A real detector judges as many proposals as it finds. mmdetection counts 1000 of them, and 100 masks.
     """
 
     def __init__(self, model: DenseModel, auxiliary: bool):
@@ -345,7 +345,7 @@ class OnePass(nn.Module):
                     head.helper(maps[-2])
 
     def judge_regions(self, head: RcnnModule, maps: list[Tensor]) -> None:
-        """Proposals on all levels, then boxes and masks of regions that were cut out."""
+        """Proposals on all levels, then boxes and masks of proposals that were cut out."""
         head.rpn.head(head.fpn(maps))
         width, device = head.settings.channels, maps[0].device
         for stage in head.stages:

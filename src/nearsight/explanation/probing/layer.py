@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ...console import first_line
 from ...lattice import Grid
 from ...parts.slots import PartModule, identity_rows
 
@@ -96,8 +97,7 @@ def wrap(
             break
         except RuntimeError as error:  # some modules cast inside and can't compute in float64
             if dtype == torch.float32:
-                reason = str(error).strip().partition("\n")[0] or type(error).__name__
-                raise ValueError(f"{name or type(module).__name__} can't be called: {reason}") from None
+                raise ValueError(f"{name or type(module).__name__} can't be called: {first_line(error)}.") from None
     target = target_of(first, layout, source)
 
     def run(tokens: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ COLUMNS = (
 
 
 def describe(found: ProbeResult) -> list[tuple[str, str]]:
-    """What was measured in words: the question, and the answer.
+    """What was measured, in words: the property, and what it is.
 
     Example:
         >>> from torch import nn
@@ -585,8 +585,8 @@ def shifts_alike(
     """Whether the output of the shifted input is the shifted output, away from borders; None if all is border."""
     source, target, stride = probed.source, probed.target, probed.stride
     patches = tokens[:, source.aux :].unflatten(1, (source.height, source.width)).roll(shift, dims=(1, 2))
-    answer = probed.run(torch.cat((tokens[:, : source.aux], patches.flatten(1, 2)), dim=1))
-    before, after = (out[:, target.aux :].unflatten(1, (target.height, target.width)) for out in (still, answer))
+    moved = probed.run(torch.cat((tokens[:, : source.aux], patches.flatten(1, 2)), dim=1))
+    before, after = (out[:, target.aux :].unflatten(1, (target.height, target.width)) for out in (still, moved))
     moved = before.roll((shift[0] // stride[0], shift[1] // stride[1]), dims=(1, 2))
     limit = (1e-7 if probed.dtype == torch.float64 else 1e-4) * float(before.abs().max())
     wrong = (after - moved)[0].abs().amax(dim=-1)  # [H, W]

@@ -218,8 +218,8 @@ def probe_text(found: ProbeResult) -> RenderableType:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    for what, answer in describe(found):
-        table.add_row(what, answer)
+    for what, measured in describe(found):
+        table.add_row(what, measured)
     return Group(Text(found.name, style="bold"), table, Text())
 
 
