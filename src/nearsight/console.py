@@ -52,3 +52,14 @@ def percent(value: float) -> str:
         '98.8 %'
     """
     return f"{100 * value:.1f} %"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line without its full stop; its class where it says nothing.
+
+    Example:
+        >>> first_line(ValueError("No such size.\\nTry another.")), first_line(KeyError())
+        ('No such size', 'KeyError')
+    """
+    text = str(error).strip()
+    return text.splitlines()[0].rstrip(".") if text else type(error).__name__

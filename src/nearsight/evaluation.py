@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,22 @@ from typing import Any
 import torch
 from rich.console import Group, RenderableType
 from rich.text import Text
+from torch import Tensor, nn
 
 from .atomic import write_whole
 from .data.loader import Batch, Collate, EvalImages, default_workers
-from .data.samples import BadImage, Split
-from .deployment.bundle_model import open_bundle
-from .runs.bundle import is_bundle
-from .runs.eval_data import choose_split, open_own
+from .data.samples import BadImage, Data, Split
+from .data.transforms import DensePreprocessing, Preprocessing
+from .runs.bundle import ABOUT, Bundle, is_bundle, read_bundle
+from .runs.postprocess import postprocess
 from .runs.predictor import Predictor, load_trained, pick_device
+from .runs.run import open_own
+from .runs.runtime import Runner, open_runner
 from .tasks import get_task
 from .tasks.base import Judged, Meter, Task
 
 Progress = Callable[[Iterable[Batch]], Iterable[Batch]]
+PREFERRED = ("test", "val", "train")
 SEEN = {  # what the training did with the images already
     "train": "the model learned from them, so expect less on new ones",
     "val": "the best epoch was chosen by them",
@@ -160,7 +164,7 @@ def evaluate(
         >>> found.split, found.metrics.images, found.metrics.top1.high < 0.5
         ('test', 359, True)
     """
-    trained = open_predictor(source)
+    trained = open_bundle(source) if not isinstance(source, Predictor) and is_bundle(source) else load_trained(source)
     task, where = get_task(trained.task), pick_device(device)
     opened, own = open_own(trained, data)
     if opened.task != trained.task:
@@ -227,8 +231,58 @@ def collect(
     return meter, bad
 
 
-def open_predictor(source: str | os.PathLike[str] | Predictor) -> Predictor:
-    """The model of a run, a weight file or a bundle."""
-    if not isinstance(source, Predictor) and is_bundle(source):
-        return open_bundle(Path(source))
-    return load_trained(source)
+def choose_split(data: Data, wanted: str | None) -> tuple[str, Split]:
+    """The split of that name, or the one that the model knows least of."""
+    splits = {name: split for name, split in data.splits().items() if len(split)}
+    if wanted is not None and wanted not in PREFERRED:
+        raise ValueError(f"There is no split {wanted!r}; splits are {', '.join(PREFERRED)}.")
+    if not splits:
+        raise ValueError(f"{data.source} has no images.")
+    if wanted is not None and wanted not in splits:
+        raise ValueError(f"{data.source} has no {wanted} split; it has: {', '.join(splits)}.")
+    name = wanted or next(name for name in PREFERRED if name in splits)
+    return name, splits[name]
+
+
+class BundleModel(nn.Module):
+    """The model of a bundle, called as the trained one is; takes images from any device, runs on the CPU."""
+
+    def __init__(self, runner: Runner, bundle: Bundle):
+        super().__init__()
+        self.runner, self.bundle = runner, bundle
+
+    def forward(self, images: Tensor, sizes: Tensor | Sequence[Sequence[int]] | None = None) -> Any:
+        """Logits of a classifier or segmenter, or the detections of each image.
+
+        Args:
+            images: Normalised images `[B, 3, H, W]`.
+            sizes: Height and width of each image before it was padded, the same for all; None for no padding.
+        """
+        height, width = images.shape[-2:]
+        if sizes is not None:
+            ((height, width),) = {tuple(map(int, size)) for size in torch.as_tensor(sizes).tolist()}
+            images = images[..., :height, :width]
+        groups = [images] if self.bundle.any_batch else images.split(1)
+        outputs = [self.runner(group.float().contiguous().cpu().numpy()) for group in groups]
+        if "logits" in self.bundle.outputs:
+            return torch.cat([torch.from_numpy(part["logits"]) for part in outputs])
+        found = [one for part in outputs for one in postprocess(part, self.bundle.postprocessing, (height, width))]
+        return [{name: torch.from_numpy(value) for name, value in one.items()} for one in found]
+
+
+def open_bundle(folder: str | os.PathLike[str]) -> Predictor:
+    """A bundle with its classes and its preprocessing, to be used like a trained model.
+
+    Raises:
+        ValueError: The bundle is damaged, or what runs it is not installed.
+    """
+    bundle = read_bundle(folder)
+    model = BundleModel(open_runner(Path(folder), bundle), bundle)
+    name = f"{bundle.model} ({bundle.kind}{', 8 bits' if bundle.int8 else ''})"
+    if bundle.fit is None:
+        shown: Any = Preprocessing(bundle.size, bundle.mean, bundle.std, bundle.crop)
+    else:
+        sides = (bundle.fit["min_size"], bundle.fit["max_size"], bundle.fit["stretch"])
+        shown = DensePreprocessing(*sides, bundle.mean, bundle.std, divisor=1)
+    path = Path(folder) / ABOUT
+    return Predictor(model.eval(), name, bundle.task, bundle.labels, shown, path, bundle.weights, dict(bundle.settings))

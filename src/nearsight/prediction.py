@@ -31,7 +31,7 @@ def predict(
     device: "torch.device | str | None" = None,
     progress: Callable[[Any], Any] = iter,
 ) -> Iterator[Prediction]:
-    """Say what is in images, one after the other; an unreadable image is answered with its problem.
+    """Say what is in images, one after the other; an unreadable image comes with its problem.
 
     Args:
         source: Folder of a finished run, its weight file, a bundle, a model's name, or what `nearsight.load` returned.
@@ -169,7 +169,7 @@ class Folder:
         stem = path.stem if count == 1 else f"{path.stem}-{count}"
         for name, content in prediction.files(stem, decode(str(path), path)).items():
             write_whole(self.folder / name, content)
-            self.written["pictures" if "/" not in name else f"{name.partition('/')[0]}/"] = None
+            self.written["images" if "/" not in name else f"{name.partition('/')[0]}/"] = None
         self._kept.append(prediction.light())
 
     def close(self, kind: type[Prediction]) -> None:
@@ -182,7 +182,8 @@ class Folder:
 def write_files(predictions: Iterable[Prediction], folder: str | os.PathLike[str]) -> Folder:
     """Draw predictions of image files into a folder, with what other programs read; unreadable images are left out.
 
-    A detector's objects become `objects.json` in COCO's format, a segmenter's maps PNGs of class numbers in `regions/`.
+    A detector's instances become `objects.json` in COCO's format, a segmenter's maps PNGs of class numbers in
+    `regions/`.
     """
     output, kind = Folder(Path(folder)), Prediction
     for prediction in predictions:

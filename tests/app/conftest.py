@@ -111,8 +111,8 @@ def open_page(browser: Any, address: str) -> Iterator[Open]:
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
         page.goto(address)
-        page.wait_for_selector("#ns-model-1 .ns-tile img", timeout=60_000)
-        page.wait_for_selector("#ns-picture img")
+        page.wait_for_selector("#ns-model-1 .ns-panel img", timeout=60_000)
+        page.wait_for_selector("#ns-image img")
         pages.append((page, said, asked))
         return page
 

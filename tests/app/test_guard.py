@@ -58,7 +58,7 @@ def test_files_and_other_places_stay_closed(address: str, path: str) -> None:
     assert b"root:" not in body and b"[project]" not in body and b"PATH=" not in body
 
 
-@pytest.mark.parametrize("kind", ["text", "picture", "link", "address"])
+@pytest.mark.parametrize("kind", ["text", "image", "link", "address"])
 def test_a_file_of_the_machine_can_not_be_passed_off_as_an_upload(address: str, tmp_path: Path, kind: str) -> None:
     """The page's upload is called as a program would call it, with the path of a file that was never uploaded."""
     secret = tmp_path / "secret.png"
@@ -66,7 +66,7 @@ def test_a_file_of_the_machine_can_not_be_passed_off_as_an_upload(address: str, 
     (tmp_path / "link.png").symlink_to(secret)
     target = {
         "text": "/etc/passwd",
-        "picture": str(secret),
+        "image": str(secret),
         "link": str(tmp_path / "link.png"),
         "address": f"{address}/theme.css",
     }[kind]
@@ -81,7 +81,7 @@ def test_a_file_of_the_machine_can_not_be_passed_off_as_an_upload(address: str, 
     told = body
     if status == 200:
         _, told, _ = ask(f"{address}/gradio_api/queue/data?session_hash={session}")
-    assert b"root:" not in told and b"ns-tile" not in told
+    assert b"root:" not in told and b"ns-panel" not in told
     assert status == 403 and b"was not uploaded here" in told
     assert secret.exists()
 

@@ -9,14 +9,14 @@ import pytest
 from PIL import Image
 
 Open = Callable[..., Any]
-TILE = "#ns-model-1 .ns-tile img"
+TILE = "#ns-model-1 .ns-panel img"
 
 
 def click(page: Any, x: float, y: float) -> None:
-    """Click on the picture at fractions of its width and height."""
-    picture = page.locator("#ns-picture img")
-    box = picture.bounding_box()
-    picture.click(position={"x": x * box["width"], "y": y * box["height"]})
+    """Click on the image at fractions of its width and height."""
+    image = page.locator("#ns-image img")
+    box = image.bounding_box()
+    image.click(position={"x": x * box["width"], "y": y * box["height"]})
 
 
 def after(page: Any, act: Callable[[], object], selector: str = TILE) -> str:
@@ -43,11 +43,11 @@ def test_a_click_changes_what_both_models_show(open_page: Open) -> None:
     assert page.locator("#ns-model-2 h3").inner_text() == "iddwnet_nano"
     assert "weights are random" in page.locator("#ns-model-1 .ns-note").inner_text()
     first = after(page, lambda: click(page, 0.3, 0.35))
-    kernels = page.locator("#ns-model-2 .ns-tile img").nth(1).get_attribute("src")
+    kernels = page.locator("#ns-model-2 .ns-panel img").nth(1).get_attribute("src")
     second = after(page, lambda: click(page, 0.8, 0.8))
     assert first != second
-    assert page.locator("#ns-model-2 .ns-tile img").nth(1).get_attribute("src") != kernels
-    assert page.evaluate("[...document.querySelectorAll('.ns-tile img')].every(i => i.naturalWidth > 100 && i.alt)")
+    assert page.locator("#ns-model-2 .ns-panel img").nth(1).get_attribute("src") != kernels
+    assert page.evaluate("[...document.querySelectorAll('.ns-panel img')].every(i => i.naturalWidth > 100 && i.alt)")
     assert after(page, lambda: click(page, 0.5, 0.2)) != second
 
 
@@ -87,11 +87,11 @@ def test_an_image_of_ones_own_and_what_is_none(open_page: Open, tmp_path: Path) 
     kept = page.locator(TILE).first.get_attribute("src")
     for file, words in ((bomb, "40 million are the most"), (program, "it holds no image")):
         page.locator("#ns-upload input[type=file]").set_input_files(file)
-        page.wait_for_selector(f"#ns-said .ns-problem:has-text('{words}')", timeout=30_000)
-        assert page.locator("#ns-said").inner_text().startswith(file.name)
+        page.wait_for_selector(f"#ns-message .ns-problem:has-text('{words}')", timeout=30_000)
+        assert page.locator("#ns-message").inner_text().startswith(file.name)
     assert page.locator(TILE).first.get_attribute("src") == kept
     after(page, lambda: click(page, 0.2, 0.3))
-    assert page.locator("#ns-said .ns-problem").count() == 0
+    assert page.locator("#ns-message .ns-problem").count() == 0
 
 
 def test_the_figure_is_downloaded(open_page: Open) -> None:
@@ -110,6 +110,6 @@ def test_a_phone_shows_it_whole(open_page: Open, scheme: str) -> None:
     page = open_page(390, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     after(page, lambda: click(page, 0.6, 0.6))
-    picture = page.locator("#ns-picture img").bounding_box()
+    image = page.locator("#ns-image img").bounding_box()
     tile = page.locator(TILE).first.bounding_box()
-    assert picture["width"] > 320 and tile["width"] > 140 and tile["y"] > picture["y"]
+    assert image["width"] > 320 and tile["width"] > 140 and tile["y"] > image["y"]

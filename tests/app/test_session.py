@@ -11,8 +11,9 @@ import torch
 from matplotlib import colormaps
 from PIL import Image
 
+import nearsight.app
 from nearsight.app.cache import Recent
-from nearsight.app.panels import METHODS, PanelOptions, draw_tiles
+from nearsight.app.panels import METHODS, PanelOptions, draw_panels
 from nearsight.app.session import AppSession, PageState, offered
 from nearsight.checkpoints import save_model
 from nearsight.data.transforms import DensePreprocessing
@@ -30,7 +31,7 @@ def session() -> AppSession:
 
 
 def test_a_click_reaches_the_token_under_it(session: AppSession) -> None:
-    """Of 32×32 tokens of 2 pixels each, on a picture shown with 448 pixels, each token has 14 pixels."""
+    """Of 32×32 tokens of 2 pixels each, on an image shown with 448 pixels, each token has 14 pixels."""
     state = session.click(PageState(first="swin_nano"), x=14 * 20 + 3, y=14 * 5 + 12)
     view = session.view("swin_nano", state)
     assert state.point is not None
@@ -39,11 +40,11 @@ def test_a_click_reaches_the_token_under_it(session: AppSession) -> None:
 
 
 @pytest.mark.parametrize("size", [(600, 300), (300, 700)])
-def test_a_click_on_a_long_picture_means_the_middle_that_the_model_sees(
+def test_a_click_on_a_long_image_means_the_middle_that_the_model_sees(
     session: AppSession, tmp_path: Path, size: tuple[int, int]
 ) -> None:
     Image.new("RGB", size, "teal").save(tmp_path / "long.png")
-    state = session.click(PageState(picture=session.take(tmp_path / "long.png"), first="deit_nano"), 112, 336)
+    state = session.click(PageState(image=session.take(tmp_path / "long.png"), first="deit_nano"), 112, 336)
     assert state.point is not None
     view = session.view("deit_nano", state)
     side, width, height = min(size), *size
@@ -54,20 +55,20 @@ def test_a_click_on_a_long_picture_means_the_middle_that_the_model_sees(
 
 
 def test_the_attention_tile_is_the_attention(session: AppSession) -> None:
-    """Each cell has the colour of its fraction of attention, laid over the grey picture."""
+    """Each cell has the colour of its fraction of attention, laid over the grey image."""
     state = session.click(PageState(first="deit_nano"), 200, 100)
     view = session.view("deit_nano", state)
-    (tile,) = draw_tiles(view, PanelOptions(state.point, "1.2", 1, ("Attention",)))
+    (panel,) = draw_panels(view, PanelOptions(state.point, "1.2", 1, ("Attention",)))
     assert state.point is not None
-    found = attention(view.opened.model, view.images, layer="1.2", at=view.to_model(state.point))
-    assert tile.picture.size == (448, 448) and "layer 1.2, head 2" in tile.about
+    found = attention(view.opened.model, view.input, layer="1.2", at=view.to_model(state.point))
+    assert panel.image.size == (448, 448) and "layer 1.2, head 2" in panel.about
     fractions = found.weights[0, 1, 0, 1:].reshape(16, 16)
-    assert float(tile.high) == pytest.approx(fractions.max(), rel=5e-3)
+    assert float(panel.high) == pytest.approx(fractions.max(), rel=5e-3)
     low, high = limits(fractions, signed=False)
     colours = 255 * colormaps["inferno"]((fractions - low) / (high - low))[..., :3]
     grey = (np.asarray(view.shown.convert("L"), dtype=float)[14::28, 14::28] + 40) * 255 / 335
     expected = VEIL * colours + (1 - VEIL) * grey[..., None]
-    assert np.abs(np.asarray(tile.picture, dtype=float)[5::28, 14::28] - expected).mean() < 8  # rings and slopes aside
+    assert np.abs(np.asarray(panel.image, dtype=float)[5::28, 14::28] - expected).mean() < 8  # rings and slopes aside
 
 
 def test_the_receptive_field_is_that_of_the_method(session: AppSession) -> None:
@@ -75,7 +76,7 @@ def test_the_receptive_field_is_that_of_the_method(session: AppSession) -> None:
     layer = view.layer(None)
     for at in ((3.0, 3.0), (40.0, 22.0)):  # the second walks back a graph that is kept
         quick = view.dependence(layer, layer.token_at(*at))
-        expected = receptive_field(view.opened.model, view.images, layer=layer.name, at=at).values[0, 0]
+        expected = receptive_field(view.opened.model, view.input, layer=layer.name, at=at).values[0, 0]
         assert torch.allclose(quick, torch.from_numpy(expected), atol=1e-7)
 
 
@@ -105,7 +106,7 @@ def test_a_segmenter_shows_what_it_found_and_why(tmp_path: Path) -> None:
     session = AppSession([str(tmp_path)])
     state = session.click(PageState(session.take(tmp_path / "long.png"), first=str(tmp_path)), 10, 20)
     view = session.view(str(tmp_path), state)
-    assert view.part.size[1] > view.part.size[0] and view.shown.width == 448  # the whole picture, not its middle
+    assert view.part.size[1] > view.part.size[0] and view.shown.width == 448  # the whole image, not its middle
     (block,) = session.blocks(state)
     titles = re.findall(r"<figcaption><b>(.*?)</b>", block)
     assert titles == ["Prediction", "Attention", "Receptive field", "Dense roll-out"]
@@ -114,7 +115,7 @@ def test_a_segmenter_shows_what_it_found_and_why(tmp_path: Path) -> None:
 
 def test_two_models_and_one_that_can_not_be_looked_into(session: AppSession) -> None:
     left, right = session.blocks(PageState(first="swin_nano", second="timm/resnet18", methods=("Attention",)))
-    assert "ns-tile" in left
+    assert "ns-panel" in left
     assert "ns-problem" in right and "can&#x27;t be looked into" in right
 
 
@@ -142,14 +143,14 @@ def test_a_click_runs_no_model_again(session: AppSession) -> None:
     assert len({tuple(blocks) for blocks in shown}) == 3
 
 
-def test_pictures_are_kept_apart_and_forgotten(session: AppSession, tmp_path: Path) -> None:
+def test_images_are_kept_apart_and_forgotten(session: AppSession, tmp_path: Path) -> None:
     keys = []
     for colour in ("red", "blue", "red"):
         Image.new("RGB", (40, 40), colour).save(tmp_path / "a.png")
         keys.append(session.take(tmp_path / "a.png"))
     assert keys[0] == keys[2] != keys[1]
     with pytest.raises(ValueError, match="is forgotten; give it again"):
-        session.picture("0123456789abcdef01234567")
+        session.image("0123456789abcdef01234567")
 
 
 def test_what_is_not_offered_is_refused(session: AppSession) -> None:
@@ -177,3 +178,10 @@ def test_what_is_given_comes_first(trained_run: Path) -> None:
     assert session.view(str(trained_run), PageState()).part.size == (32, 32)
     with pytest.raises(ValueError, match="Neither Nearsight nor timm has a model 'no_such_nano'"):
         offered(["no_such_nano"])
+
+
+def test_every_style_is_for_something_on_the_page() -> None:
+    folder = Path(nearsight.app.__file__).parent
+    styled = set(re.findall(r"[.#](ns-[a-z-]+)", (folder / "page.css").read_text()))
+    written = set(re.findall(r"ns-[a-z-]+[a-z]", "".join(file.read_text() for file in folder.glob("*.py"))))
+    assert styled - written <= {"ns-random"}  # beside ns-trained, by what the weights are

@@ -1,4 +1,4 @@
-"""What comes from outside becomes a picture or a sentence."""
+"""What comes from outside becomes an image or a sentence."""
 
 import struct
 import zlib
@@ -38,7 +38,7 @@ def png_that_claims(width: int, height: int) -> bytes:
         (bytes(MOST_BYTES + 1), "has 12.0 MB; 12 MB are the most"),
     ],
 )
-def test_what_is_no_picture_is_refused_with_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
+def test_what_is_no_image_is_refused_with_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "cat.png"
     file.write_bytes(content)
     with pytest.raises(ValueError) as refused:
@@ -48,18 +48,18 @@ def test_what_is_no_picture_is_refused_with_a_sentence(tmp_path: Path, content: 
     assert str(tmp_path) not in str(refused.value)
 
 
-def test_a_picture_is_upright_rgb_and_not_larger_than_needed(tmp_path: Path) -> None:
+def test_a_image_is_upright_rgb_and_not_larger_than_needed(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # turned to the right
     Image.new("RGB", (3000, 1000), "red").save(tmp_path / "a.jpg", exif=exif)
-    picture = read_upload(tmp_path / "a.jpg")
-    assert picture.mode == "RGB" and picture.height == KEPT and picture.width == pytest.approx(KEPT / 3, abs=2)
+    image = read_upload(tmp_path / "a.jpg")
+    assert image.mode == "RGB" and image.height == KEPT and image.width == pytest.approx(KEPT / 3, abs=2)
     Image.new("LA", (5, 4), (0, 0)).save(tmp_path / "b.png")
     assert read_upload(tmp_path / "b.png").getpixel((0, 0)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_samples_are_pictures_with_something_on_them(name: str) -> None:
+def test_samples_are_images_with_something_on_them(name: str) -> None:
     pixels = np.asarray(sample(name))
     assert pixels.shape == (512, 512, 3) and pixels.std() > 25
 

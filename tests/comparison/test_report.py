@@ -183,7 +183,7 @@ def test_a_missing_convnet_and_failed_runs_are_confessed(make_results: Make) -> 
     first = results.models[0]
     failed = first.model_copy(update={"runs": [*first.runs, RunResult(seed=3, failure="The loss is nan.")]})
     said = verdict(results.model_copy(update={"models": [failed, results.models[1]]}))
-    assert "1 of 7 runs failed and are not in the figures." in said
+    assert "1 of 7 runs failed and are not in the results." in said
     assert "No ConvNet was among the models; add lcnet_050 for an honest comparison." in said
 
 

@@ -96,7 +96,7 @@ def test_holm_lets_a_small_p_stand_and_never_reorders() -> None:
 
 
 def test_what_can_not_be_paired_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Answers \(3, 5\) can't be paired with \(2, 5\); use the same seeds"):
+    with pytest.raises(ValueError, match=r"Scores \(3, 5\) can't be paired with \(2, 5\); use the same seeds"):
         estimate_difference(np.ones((3, 5), dtype=bool), np.ones((2, 5), dtype=bool))
     with pytest.raises(ValueError, match="There are no predictions to compare"):
         estimate(np.ones((0, 5)))

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from nearsight.cli.export import export as command
 from nearsight.deployment.calibration import find_calibration
-from nearsight.deployment.export import export, open_exportable, parse_size
+from nearsight.deployment.export import export, open_exportable
 from nearsight.deployment.verify import measure, sizes_to_try
 from nearsight.evaluation import evaluate
 from nearsight.runs import runtime
@@ -155,7 +155,7 @@ def test_only_classifiers_of_rgb_images(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"deit_nano (is no classifier|does not take RGB images of 32×32)"):
             open_exportable(file)
     with pytest.raises(ValueError, match=r"does not take RGB images of 100×100 pixels"):
-        open_exportable("timm/vit_tiny_patch16_224", parse_size("100"))
+        open_exportable("timm/vit_tiny_patch16_224", (100, 100))
 
 
 def test_images_to_try_a_model_with(tmp_path: Path) -> None:

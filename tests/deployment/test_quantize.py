@@ -22,8 +22,8 @@ from nearsight.deployment.onnx import write_onnx
 from nearsight.deployment.quantize import most_sensitive, quantize
 from nearsight.deployment.verify import Group, batches
 from nearsight.runs.bundle import read_bundle
-from nearsight.runs.eval_data import open_own
 from nearsight.runs.predictor import load_trained
+from nearsight.runs.run import open_own
 from nearsight.runs.runtime import open_runner, run_onnx
 
 

@@ -75,21 +75,21 @@ def test_attention_equals_timms_own(kind: str) -> None:
     assert len(seen.layers) == len(expected)
     for layer, own in zip(seen.layers, expected, strict=True):
         queries = torch.arange(layer.grid.tokens)
-        if isinstance(layer.mixing, WindowMatrix):
-            positions = layer.mixing.positions
+        if isinstance(layer.attention_matrix, WindowMatrix):
+            positions = layer.attention_matrix.positions
             own = own.unflatten(0, (len(images), -1))  # [B, windows, h, slots, slots]
-            rows = layer.mixing.rows(queries)
+            rows = layer.attention_matrix.rows(queries)
             for window, tokens in enumerate(positions):
                 inside = tokens < layer.grid.tokens
                 tokens = tokens[inside]
                 part = own[:, window][:, :, inside][..., inside]
                 torch.testing.assert_close(rows[:, :, tokens][..., tokens], part, atol=1e-5, rtol=1e-4)
             torch.testing.assert_close(rows.sum(), own_inside(own, positions, layer.grid.tokens), rtol=1e-5, atol=1e-3)
-        elif isinstance(layer.mixing, ReducedMatrix):
-            torch.testing.assert_close(layer.mixing.to_keys(queries), own, atol=1e-5, rtol=1e-4)
+        elif isinstance(layer.attention_matrix, ReducedMatrix):
+            torch.testing.assert_close(layer.attention_matrix.to_keys(queries), own, atol=1e-5, rtol=1e-4)
         else:
-            assert isinstance(layer.mixing, GlobalMatrix)
-            torch.testing.assert_close(layer.mixing.rows(queries), own, atol=1e-5, rtol=1e-4)
+            assert isinstance(layer.attention_matrix, GlobalMatrix)
+            torch.testing.assert_close(layer.attention_matrix.rows(queries), own, atol=1e-5, rtol=1e-4)
 
 
 def own_inside(own: Tensor, positions: Tensor, tokens: int) -> Tensor:
@@ -116,7 +116,7 @@ def test_attention_of_another_kind_is_refused() -> None:
     model = timm.create_model("vit_tiny_patch16_224", img_size=32, attn_layer="diff", **VIT).eval()
     seen = capture(model, torch.randn(1, 3, 32, 32))
     with pytest.raises(ValueError, match="can't be computed again here"):
-        seen.layers[0].mixing  # noqa: B018
+        seen.layers[0].attention_matrix  # noqa: B018
 
 
 LOCAL = {
@@ -145,7 +145,7 @@ def test_localized_models_can_be_looked_into(kind: str) -> None:
     with torch.no_grad():
         assert torch.equal(seen.output, model.eval()(images))
     assert len(seen.layers) == len(capture(build(host), images).layers)
-    assert len(seen.passages) == len(capture(build(host), images).passages)
+    assert len(seen.back_projections) == len(capture(build(host), images).back_projections)
     assert all(layer.recompute is not None for layer in seen.layers)
     maps = rollout(seen)
     assert abs(maps.values.sum(axis=(2, 3)) + maps.raw["aux"].sum(axis=2) - 1).max() < 1e-5

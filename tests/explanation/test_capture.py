@@ -61,7 +61,7 @@ def test_global_weights_times_values_are_the_output(kind: str, size: tuple[int, 
     for layer, (mixer, tokens, grid, output) in zip(layers, inputs_of_mixers(model, images), strict=True):
         with torch.no_grad():
             values = mixer.qkv(tokens, grid)[2].unflatten(-1, (mixer.heads, -1)).transpose(1, 2)
-            mixed = layer.mixing.rows(everyone(layer)) @ values
+            mixed = layer.attention_matrix.rows(everyone(layer)) @ values
             again = mixer.proj(mixed.transpose(1, 2).flatten(2))
         torch.testing.assert_close(again, output, atol=1e-5, rtol=1e-5)
 
@@ -96,15 +96,15 @@ def test_cropped_windows_give_the_layers_output() -> None:
         for layer, (mixer, tokens, grid, output) in zip(
             capture(model, images).layers, inputs_of_mixers(model, images), strict=True
         ):
-            assert isinstance(layer.mixing, WindowMatrix)
-            indices = layer.mixing.positions
+            assert isinstance(layer.attention_matrix, WindowMatrix)
+            indices = layer.attention_matrix.positions
             with torch.no_grad():
                 pieces = tokens[:, indices.flatten()].view(-1, indices.shape[1], tokens.shape[-1])
                 values = mixer.qkv(pieces, Grid(mixer.size, mixer.size))[2]  # LIFE looks around inside its window
                 field = torch.zeros(len(tokens), grid.tokens, values.shape[-1])
                 field[:, indices.flatten()] = values.reshape(len(tokens), -1, values.shape[-1])
                 heads = field.unflatten(-1, (mixer.heads, -1)).transpose(1, 2)
-                mixed = layer.mixing.rows(everyone(layer)) @ heads
+                mixed = layer.attention_matrix.rows(everyone(layer)) @ heads
                 again = mixer.proj(mixed.transpose(1, 2).flatten(2))
             torch.testing.assert_close(again, output, atol=2e-5, rtol=1e-4)
 
@@ -120,13 +120,13 @@ def test_one_window_over_the_map_is_a_full_softmax(shifted: bool) -> None:
     with torch.no_grad():
         queries, keys, _ = (t.unflatten(-1, (mixer.heads, -1)).transpose(1, 2) for t in mixer.qkv(tokens, grid))
         logits = queries @ keys.mT / queries.shape[-1] ** 0.5 + mixer.mask(8, 8, (0, 0), torch.float32)
-    torch.testing.assert_close(layer.mixing.rows(everyone(layer)), logits.softmax(dim=-1))
+    torch.testing.assert_close(layer.attention_matrix.rows(everyone(layer)), logits.softmax(dim=-1))
 
 
 def test_shifted_windows_see_their_own_place_and_no_other_region() -> None:
     layer = capture(build("swin_nano"), pictures(32, 32)).layers[1]
     assert layer.grid == Grid(16, 16)
-    rows = layer.mixing.rows(everyone(layer))[0, 0].view(16, 16, 16, 16) > 0
+    rows = layer.attention_matrix.rows(everyone(layer))[0, 0].view(16, 16, 16, 16) > 0
     # Windows of 4 shifted by 2: a corner's window is the 2x2 cells at the corner, the next starts at 2.
     assert rows[0, 0].nonzero().tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert {tuple(cell) for cell in rows[3, 14].nonzero().tolist()} == {(r, c) for r in range(2, 6) for c in (14, 15)}
@@ -135,10 +135,10 @@ def test_shifted_windows_see_their_own_place_and_no_other_region() -> None:
 def test_windows_that_reach_beyond_the_map_keep_less_than_everything_inside() -> None:
     layer = capture(build("swin_nano"), pictures(44, 36)).layers[0]
     assert layer.grid == Grid(22, 18)
-    total = layer.mixing.rows(everyone(layer)).sum(dim=-1)[0, 0].view(22, 18)
+    total = layer.attention_matrix.rows(everyone(layer)).sum(dim=-1)[0, 0].view(22, 18)
     torch.testing.assert_close(total[:20, :16], torch.ones(20, 16))
     assert (total[20:] < 1).all() and (total[:, 16:] < 1).all()
-    torch.testing.assert_close(layer.mixing.fractions(everyone(layer)).sum(dim=-1), torch.ones(2, 22 * 18))
+    torch.testing.assert_close(layer.attention_matrix.fractions(everyone(layer)).sum(dim=-1), torch.ones(2, 22 * 18))
 
 
 def test_reduced_keys_times_values_are_the_output() -> None:
@@ -147,16 +147,16 @@ def test_reduced_keys_times_values_are_the_output() -> None:
     for layer, (mixer, tokens, grid, output) in zip(
         capture(model, images).layers, inputs_of_mixers(model, images), strict=True
     ):
-        assert isinstance(layer.mixing, ReducedMatrix)
+        assert isinstance(layer.attention_matrix, ReducedMatrix)
         with torch.no_grad():
             picture = F.pad(image(tokens, grid), (0, -grid.width % mixer.ratio, 0, -grid.height % mixer.ratio))
             reduced = mixer.norm(mixer.reduce(picture).flatten(2).transpose(1, 2))
             values = mixer.kv(reduced).chunk(2, dim=-1)[1].unflatten(-1, (mixer.heads, -1)).transpose(1, 2)
-            mixed = layer.mixing.to_keys(everyone(layer)) @ values
+            mixed = layer.attention_matrix.to_keys(everyone(layer)) @ values
             again = mixer.proj(mixed.transpose(1, 2).flatten(2))
         torch.testing.assert_close(again, output, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(
-            layer.mixing.rows(everyone(layer)).sum(dim=-1), torch.ones(2, mixer.heads, grid.tokens)
+            layer.attention_matrix.rows(everyone(layer)).sum(dim=-1), torch.ones(2, mixer.heads, grid.tokens)
         )
 
 
@@ -165,7 +165,7 @@ def test_gather_broadcast_and_windows_are_the_output() -> None:
     for layer, (mixer, tokens, grid, output) in zip(
         capture(model, images).layers, inputs_of_mixers(model, images), strict=True
     ):
-        mixing = layer.mixing
+        mixing = layer.attention_matrix
         assert isinstance(mixing, GatherMatrix)
         patches = torch.arange(grid.patches)
         with torch.no_grad():
@@ -185,15 +185,15 @@ def test_kernels_times_the_map_are_the_convolution(kind: str, size: tuple[int, i
     for layer, (mixer, tokens, grid, _) in zip(
         capture(model, images).layers, inputs_of_mixers(model, images), strict=True
     ):
-        assert isinstance(layer.mixing, KernelMatrix) and layer.mixing.signed
+        assert isinstance(layer.attention_matrix, KernelMatrix) and layer.attention_matrix.signed
         with torch.no_grad():
             entered = F.relu(mixer.norm_in(mixer.point_in(tokens)))
             expected = mixer.spatial(entered, grid)
             bias = getattr(mixer.spatial, "bias", None)
             bias = mixer.spatial.conv.bias if hasattr(mixer.spatial, "conv") else bias
             expected = expected if bias is None else expected - bias
-            groups = entered.unflatten(-1, (layer.mixing.heads, -1)).transpose(1, 2)  # [B, G, N, C / G]
-            again = (layer.mixing.rows(everyone(layer)) @ groups).transpose(1, 2).flatten(2)
+            groups = entered.unflatten(-1, (layer.attention_matrix.heads, -1)).transpose(1, 2)  # [B, G, N, C / G]
+            again = (layer.attention_matrix.rows(everyone(layer)) @ groups).transpose(1, 2).flatten(2)
         assert (again - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
@@ -206,7 +206,7 @@ def test_sliding_weights_times_values_are_the_output(kind: str) -> None:
     ):
         with torch.no_grad():
             values = mixer.qkv(tokens, grid)[2].unflatten(-1, (mixer.heads, -1)).transpose(1, 2)
-            again = mixer.proj((layer.mixing.rows(everyone(layer)) @ values).transpose(1, 2).flatten(2))
+            again = mixer.proj((layer.attention_matrix.rows(everyone(layer)) @ values).transpose(1, 2).flatten(2))
         torch.testing.assert_close(again, output, atol=1e-5, rtol=1e-5)
 
 
@@ -218,7 +218,7 @@ def test_local_mlp_weights_times_values_are_the_output() -> None:
     ):
         with torch.no_grad():  # padding is zero behind the value layer, so it adds nothing
             values = mixer.value(tokens).unflatten(-1, (mixer.groups, -1)).transpose(1, 2)
-            again = mixer.proj((layer.mixing.rows(everyone(layer)) @ values).transpose(1, 2).flatten(2))
+            again = mixer.proj((layer.attention_matrix.rows(everyone(layer)) @ values).transpose(1, 2).flatten(2))
         torch.testing.assert_close(again, output, atol=1e-4, rtol=1e-4)
 
 
@@ -267,10 +267,12 @@ def test_folded_models_can_be_looked_into(name: str) -> None:
         if one.recompute is None:
             continue
         queries = torch.tensor([0, one.grid.tokens - 1])
-        if one.mixing.signed:  # a folded kernel has taken in its norm, per channel
-            assert one.mixing.rows(queries).shape == other.mixing.rows(queries).shape
+        if one.attention_matrix.signed:  # a folded kernel has taken in its norm, per channel
+            assert one.attention_matrix.rows(queries).shape == other.attention_matrix.rows(queries).shape
         else:
-            torch.testing.assert_close(one.mixing.rows(queries), other.mixing.rows(queries), atol=1e-4, rtol=1e-3)
+            torch.testing.assert_close(
+                one.attention_matrix.rows(queries), other.attention_matrix.rows(queries), atol=1e-4, rtol=1e-3
+            )
 
 
 def test_a_layer_without_mixer_and_a_foreign_model_are_refused() -> None:

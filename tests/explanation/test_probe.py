@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nearsight.explanation.probing import Findings, open_probed, probe, strip_projections, wrap
+from nearsight.explanation.probing import ProbeResult, open_probed, probe, strip_projections, wrap
 from nearsight.explanation.probing.figures import connection_matrix
 from nearsight.explanation.probing.layer import draw, jacobian_rows, one_channel
 from nearsight.explanation.probing.paper import OTHERS, ROWS, Size, TableRow, measure_rows
@@ -16,7 +16,7 @@ from nearsight.parts import DepthWise, LinearQkv, LocalMlp, Sliding, Window
 from nearsight.parts.slots import Site
 
 
-def mixer(part, side: int = 12, channels: int = 8, shape: tuple[int, int] | None = None) -> Findings:
+def mixer(part, side: int = 12, channels: int = 8, shape: tuple[int, int] | None = None) -> ProbeResult:
     """A mixer of ours without projections, probed."""
     torch.manual_seed(1)
     grid = Grid(*(shape or (side, side)))

@@ -38,7 +38,7 @@ def test_it_is_the_product_of_the_layers(options: dict) -> None:
     fusion, discard, residual = options.get("fusion", "mean"), options.get("discard", 0), options.get("residual", 0.5)
     product = torch.eye(seen.layers[0].grid.tokens)
     for layer in seen.layers:
-        heads = layer.mixing.rows(torch.arange(layer.grid.tokens))
+        heads = layer.attention_matrix.rows(torch.arange(layer.grid.tokens))
         fused = {"mean": heads.mean(1), "max": heads.amax(1), "min": heads.amin(1)}[fusion]
         lowest = fused.sort(dim=-1).values[..., int(discard * fused.shape[-1]) - 1 : int(discard * fused.shape[-1])]
         fused = torch.where(fused > lowest, fused, 0) if discard else fused
@@ -54,7 +54,7 @@ def test_windows_and_merges_are_composed() -> None:
     product = torch.eye(seen.first.patches)
     for step in seen.steps:
         if isinstance(step, CapturedLayer):
-            weights = step.mixing.rows(torch.arange(step.grid.tokens)).mean(dim=1)
+            weights = step.attention_matrix.rows(torch.arange(step.grid.tokens)).mean(dim=1)
             weights = weights / weights.sum(dim=-1, keepdim=True)
             product = (torch.eye(step.grid.tokens) + weights) / 2 @ product
         else:
@@ -90,15 +90,15 @@ def test_a_deformable_merge_hands_down_what_it_sampled() -> None:
     with torch.no_grad():
         merge.offsets.bias.copy_(torch.tensor([0.3, -0.6, 1.2, 0.4, -0.7, 0.1, 0.5, 0.5]))
     images = pictures(36, 28, 1)
-    passage = next(step for step in capture(model, images).steps if isinstance(step, BackProjection))
-    tokens = torch.randn(1, passage.fine.tokens, model.spec.stages[0].dim, requires_grad=True)
-    merged, _ = merge(tokens, passage.fine)
-    cell = passage.coarse.width + 2
+    back = next(step for step in capture(model, images).steps if isinstance(step, BackProjection))
+    tokens = torch.randn(1, back.fine.tokens, model.spec.stages[0].dim, requires_grad=True)
+    merged, _ = merge(tokens, back.fine)
+    cell = back.coarse.width + 2
     (slope,) = torch.autograd.grad(merged[0, cell].sum(), tokens)
     reached = slope[0].abs().sum(dim=-1) > 0
-    start = torch.zeros(1, 1, passage.coarse.patches)
+    start = torch.zeros(1, 1, back.coarse.patches)
     start[0, 0, cell] = 1
-    assert torch.equal(passage.pull(start)[0, 0] > 0, reached)
+    assert torch.equal(back.pull(start)[0, 0] > 0, reached)
 
 
 def test_the_head_reads_the_class_token_or_the_mean() -> None:

@@ -123,7 +123,7 @@ def test_pictures_side_by_side_have_one_height() -> None:
     )
     assert page.height < 700
     assert page.width > 300 + 1200
-    with pytest.raises(ValueError, match="no pictures"):
+    with pytest.raises(ValueError, match="no images"):
         side_by_side([])
 
 

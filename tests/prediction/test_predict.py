@@ -193,6 +193,6 @@ def test_nothing_of_the_users_is_written_over(small_run, pictures, tmp_path) -> 
 
 def test_a_classifier_draws_where_it_is_asked_to(small_run, pictures, tmp_path) -> None:
     outcome = CliRunner().invoke(APP, [str(small_run), str(pictures / "deep"), "--out", str(tmp_path / "drawn")])
-    assert outcome.exit_code == 0 and f"Wrote {tmp_path / 'drawn'}: pictures." in outcome.stderr
+    assert outcome.exit_code == 0 and f"Wrote {tmp_path / 'drawn'}: images." in outcome.stderr
     assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["6.png", "7.png", "8.png", "9.png"]
     assert Image.open(tmp_path / "drawn" / "6.png").width >= 560

@@ -52,9 +52,9 @@ def test_the_count_is_that_of_the_parts() -> None:
     assert len(head.stages) == 1
 
 
-def test_the_helper_is_counted_only_when_asked_for() -> None:
+def test_the_auxiliary_head_is_counted_only_when_asked_for() -> None:
     what = DenseRecipe("dwnet_nano", UperNet(channels=16, helper_channels=8), (64, 64), 5)
-    extra = survey(replace(what, helper=True)).cost.macs - survey(what).cost.macs
+    extra = survey(replace(what, auxiliary=True)).cost.macs - survey(what).cost.macs
     assert extra == 16 * 16 * (64 * 8 * 9 + 8 * 5)  # on the last map but one, of stride 4
 
 

@@ -305,7 +305,7 @@ class TaskTester:
 
     def test_the_page_shows_it(self, folder: Path, photos: list[Path]) -> None:
         session = AppSession([str(folder)])
-        (block,) = session.blocks(PageState(first=str(folder), picture=session.take(photos[0]), point=(0.5, 0.5)))
+        (block,) = session.blocks(PageState(first=str(folder), image=session.take(photos[0]), point=(0.5, 0.5)))
         assert "<figure" in block and "ns-problem" not in block
 
 

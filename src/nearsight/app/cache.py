@@ -1,4 +1,4 @@
-"""Models looking at pictures: opened once, and each picture taken in once."""
+"""Models looking at images: opened once, and each image taken in once."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..console import first_line
 from ..data.transforms import Preprocessing
 from ..explanation import Capture, CapturedLayer, Maps, capture, dense_rollout, grad_cam, rollout
 from ..explanation.capture import evaluating
@@ -22,7 +23,7 @@ from ..explanation.targets import Targets, predicted_targets
 from ..runs.predictor import Predictor, load_module
 from ..tasks import get_task
 
-UNTRAINED = 64  # pixels: the side in which a model with random weights sees pictures, unless told otherwise
+UNTRAINED = 64  # pixels: the side in which a model with random weights sees images, unless told otherwise
 LARGEST = 384
 SHOWN = 448  # pixels of the longer side of what is drawn
 TOP = 5
@@ -57,46 +58,47 @@ class Recent(Generic[Key, Value]):
 
 @dataclass(eq=False)
 class ModelView:
-    """A picture as one model saw it.
+    """An image as one model saw it.
 
     Attributes:
         label: What the model is called here.
         opened: The model.
-        picture: The whole picture.
-        side: Shorter side in pixels in which it is shown the whole picture; None: as in evaluation.
+        image: The whole image.
+        side: Shorter side in pixels in which it is shown the whole image; None: as in evaluation.
     """
 
     label: str
     opened: Predictor
-    picture: Image.Image = field(repr=False)
+    image: Image.Image = field(repr=False)
     side: int | None = None
     graphs: Recent[str, tuple[Tensor, Tensor]] = field(default_factory=lambda: Recent(2), repr=False)
 
     @cached_property
     def part(self) -> Part:
-        """What the model is shown, and where that lies in the picture."""
-        input = self.opened.preprocessing
-        small = isinstance(input, Preprocessing) and max(input.size) < UNTRAINED
+        """What the model is shown, and where that lies in the image."""
+        preprocessing = self.opened.preprocessing
+        small = isinstance(preprocessing, Preprocessing) and max(preprocessing.size) < UNTRAINED
         if self.side is None and not self.opened.learned and small:
-            input = replace(input, size=(UNTRAINED, UNTRAINED))
-        return view_of(self.picture, input, self.side)
+            preprocessing = replace(preprocessing, size=(UNTRAINED, UNTRAINED))
+        return view_of(self.image, preprocessing, self.side)
 
     @cached_property
-    def images(self) -> Tensor:
+    def input(self) -> Tensor:
         """What the model is given `[1, 3, H, W]`."""
         return self.part.normalised(self.opened.preprocessing)
 
     @cached_property
     def seen(self) -> Capture:
-        """The model's work on the picture."""
+        """The model's work on the image."""
         try:
-            return capture(self.opened.model, self.images)
+            return capture(self.opened.model, self.input)
         except ValueError:
             raise
         except Exception as error:  # whatever a foreign model says to a size that it was not made for
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             height, width = self.part.size
-            raise ValueError(f"{self.opened.name} does not take {width}×{height} pixels: {first}") from None
+            raise ValueError(
+                f"{self.opened.name} does not take {width}×{height} pixels: {first_line(error)}."
+            ) from None
 
     @cached_property
     def shown(self) -> Image.Image:
@@ -129,7 +131,7 @@ class ModelView:
     def dense(self) -> Maps:
         """What each class that was found looks at, beyond what all do."""
         if not self.predicted.numbers:
-            raise ValueError(f"{self.opened.name} finds nothing in this picture, so there is no map of a class.")
+            raise ValueError(f"{self.opened.name} finds nothing in this image, so there is no map of a class.")
         found = self.predicted.masks
         assert found is not None
         names = [self.opened.class_name(number) for number in self.predicted.numbers]
@@ -143,22 +145,22 @@ class ModelView:
     @cached_property
     def cam(self) -> Maps:
         """Which points speak for the prediction."""
-        return grad_cam(self.opened.model, self.images)
+        return grad_cam(self.opened.model, self.input)
 
     def to_model(self, position: tuple[float, float]) -> tuple[float, float]:
-        """From a point in the picture, as fractions of its width and height, to the nearest seen pixel (x, y)."""
+        """From a point in the image, as fractions of its width and height, to the nearest seen pixel (x, y)."""
         left, top, right, bottom = self.part.box
         height, width = self.part.size
-        x = (position[0] * self.picture.width - left) / (right - left) * width
-        y = (position[1] * self.picture.height - top) / (bottom - top) * height
+        x = (position[0] * self.image.width - left) / (right - left) * width
+        y = (position[1] * self.image.height - top) / (bottom - top) * height
         return min(max(x, 0.0), width - 1e-3), min(max(y, 0.0), height - 1e-3)
 
     def from_shown(self, x: float, y: float) -> tuple[float, float]:
-        """From a pixel of `shown` to a point in the picture, as fractions of its width and height."""
+        """From a pixel of `shown` to a point in the image, as fractions of its width and height."""
         left, top, right, bottom = self.part.box
         at_x = left + x / self.shown.width * (right - left)
         at_y = top + y / self.shown.height * (bottom - top)
-        return at_x / self.picture.width, at_y / self.picture.height
+        return at_x / self.image.width, at_y / self.image.height
 
     def dependence(self, layer: CapturedLayer, token: int) -> Tensor:
         """How strongly a token behind a layer depends on each pixel: fractions `[H, W]`.
@@ -167,7 +169,7 @@ class ModelView:
         """
 
         def record() -> tuple[Tensor, Tensor]:
-            given = self.images.clone().requires_grad_()
+            given = self.input.clone().requires_grad_()
             with torch.enable_grad(), evaluating(self.opened.model):
                 return given, output_of(self.opened.model, layer.module, given)
 
@@ -182,10 +184,10 @@ class ModelView:
 
     def layer(self, wanted: str | None) -> CapturedLayer:
         """A layer by its name; the middle one of those that mix positions if there is none of that name."""
-        mixing = self.layers()
-        if not mixing:
+        mixers = self.layers()
+        if not mixers:
             raise ValueError(f"No layer of {self.opened.name} mixes positions, so there is nothing to show.")
-        return next((layer for layer in mixing if layer.name == wanted), mixing[len(mixing) // 2])
+        return next((layer for layer in mixers if layer.name == wanted), mixers[len(mixers) // 2])
 
 
 class ViewCache:
@@ -214,19 +216,19 @@ class ViewCache:
             raise ValueError(f"The model {source!r} is not offered here; choose one of the list.")
         return self.opened.get(source, lambda: load_module(source))
 
-    def view(self, source: str, picture: Image.Image, key: str, side: int | None) -> ModelView:
-        """A picture as a model sees it.
+    def view(self, source: str, image: Image.Image, key: str, side: int | None) -> ModelView:
+        """An image as a model sees it.
 
         Args:
             source: The model.
-            picture: In mode RGB.
-            key: Tells this picture from others.
+            image: In mode RGB.
+            key: Tells this image from others.
             side: Shorter side in pixels of what it sees; None: as in evaluation, or `UNTRAINED` with random weights.
         """
         if side is not None and not 16 <= side <= LARGEST:
             raise ValueError(f"A side of {side} pixels is not offered; choose 16 to {LARGEST}.")
         opened = self.open(source)
-        return self.views.get((source, key, side), lambda: ModelView(label_of(source, opened), opened, picture, side))
+        return self.views.get((source, key, side), lambda: ModelView(label_of(source, opened), opened, image, side))
 
 
 def label_of(source: str, opened: Predictor) -> str:

@@ -81,10 +81,13 @@ class Guard:
             await refuse(send, 403, "That was sent by another site; use the page itself.")
         elif "/proxy=" in scope["path"] or scope["path"].startswith(CLOSED):
             await refuse(send, 404, "There is nothing here.")
-        elif length_of(headers) > MOST_BODY:
+        elif (length := headers.get(b"content-length", b"")).isdigit() and int(length) > MOST_BODY:
             await refuse(send, 413, f"That is too large; {MOST_BYTES // 2**20} MB are the most.")
         elif scope["method"] != "POST":
-            await self.app(uncompressed(scope), receive, Outgoing(send))
+            if scope["path"] == "/":  # not compressed, since the page is looked through on its way out
+                kept = [pair for pair in scope["headers"] if pair[0].lower() != b"accept-encoding"]
+                scope = {**scope, "headers": kept}
+            await self.app(scope, receive, Outgoing(send))
         elif scope["path"].endswith("/upload"):
             await self.pass_upload(scope, receive, send)
         else:
@@ -177,13 +180,6 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return take
 
 
-def uncompressed(scope: Scope) -> Scope:
-    """A request for a page, without asking for compression: pages are looked through on their way out."""
-    if scope["path"] != "/":
-        return scope
-    return {**scope, "headers": [pair for pair in scope["headers"] if pair[0].lower() != b"accept-encoding"]}
-
-
 def host_name(value: bytes) -> str:
     """The name in a Host header, without the port."""
     text = value.decode("latin-1").lower()
@@ -200,12 +196,6 @@ def knows(authorization: bytes, password: str) -> bool:
     except (binascii.Error, ValueError):
         return False
     return hmac.compare_digest(given.partition(b":")[2], password.encode())
-
-
-def length_of(headers: dict[bytes, bytes]) -> int:
-    """The length that a request says it has."""
-    text = headers.get(b"content-length", b"0")
-    return int(text) if text.isdigit() else 0
 
 
 def is_foreign(headers: dict[bytes, bytes]) -> bool:
@@ -228,14 +218,14 @@ def size_of(folder: Path) -> int:
 
 
 async def refuse(send: Send, status: int, sentence: str, extra: list[tuple[bytes, bytes]] | None = None) -> None:
-    """Answer with a sentence."""
+    """Respond with a sentence."""
     headers = [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS.items(), *(extra or [])]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": sentence.encode()})
 
 
 class Outgoing:
-    """Adds headers to answers, and takes what points elsewhere out of pages."""
+    """Adds headers to responses, and takes what points elsewhere out of pages."""
 
     def __init__(self, send: Send):
         self.send = send

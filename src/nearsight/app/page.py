@@ -14,11 +14,11 @@ NOTHING = "none"
 OWN = "own size"
 SIDES = (OWN, "32", "64", "96", "128", "160", "224")
 HEADS = ("mean of all", *(str(number) for number in range(1, 9)))
-START = "Click anywhere on the picture: the models show what they do there."
+START = "Click anywhere on the image: the models show what they do there."
 SAVE = """(uri) => { if (uri) { const link = document.createElement("a"); link.href = uri;
   link.download = "nearsight.png"; document.body.appendChild(link); link.click(); link.remove(); } }"""
 HEADER = """<div class="ns-header"><div class="ns-eye" aria-hidden="true"></div><div><h1>Nearsight</h1>
-<p>See what a vision model sees. Choose a picture, click on it, and compare two models at that point.</p></div></div>"""
+<p>See what a vision model sees. Choose an image, click on it, and compare two models at that point.</p></div></div>"""
 
 
 def look() -> dict[str, Any]:
@@ -38,30 +38,27 @@ def make_page(sources: list[str], folder: Path) -> gr.Blocks:
     return page
 
 
-def first_state(sources: list[str]) -> PageState:
-    """What is shown when the page is opened: the first two models, or the only one."""
-    return PageState(first=sources[0], second=sources[1] if len(sources) > 1 else None)
-
-
 def build(handlers: "Handlers", sources: list[str]) -> None:
     """Lay the page out, with what the first models see already in it, and connect it."""
-    start, session = first_state(sources), handlers.session
-    blocks, layers = (
-        blocks_of(session, start),
-        [session.layers(source, start) if source else [] for source, _ in both(start)],
-    )
+    start, session = PageState(first=sources[0], second=sources[1] if len(sources) > 1 else None), handlers.session
+    blocks = blocks_of(session, start)
+    layers = [session.layers(source, start) if source else [] for source, _ in both(start)]
+    try:
+        image = session.shown(start)
+    except ValueError:  # the first model can't see it, as its block says
+        image = None
     state = gr.State(asdict(start))
     gr.HTML(HEADER, elem_id="ns-top", padding=False)
-    said = gr.HTML(notice(START), elem_id="ns-said", padding=False)
+    message = gr.HTML(notice(START), elem_id="ns-message", padding=False)
     with gr.Row(elem_id="ns-session", equal_height=False):
         with gr.Column(min_width=280, elem_id="ns-pick"):
             shown = gr.Image(
-                first_picture(session, start),
+                image,
                 type="pil",
                 interactive=False,
                 show_label=False,
                 buttons=[],
-                elem_id="ns-picture",
+                elem_id="ns-image",
                 container=False,
             )
             gallery = gr.Gallery(
@@ -99,7 +96,7 @@ def build(handlers: "Handlers", sources: list[str]) -> None:
             link = gr.Textbox(visible=False, elem_id="ns-link")
     connect(
         handlers,
-        dict(state=state, said=said, shown=shown, gallery=gallery, upload=upload, save=save, link=link),
+        dict(state=state, message=message, shown=shown, gallery=gallery, upload=upload, save=save, link=link),
         dict(first=first, second=second, side=side, first_layer=first_layer, second_layer=second_layer, head=head),
         methods,
         [left, right],
@@ -110,10 +107,10 @@ def connect(
     handlers: "Handlers", parts: dict[str, Any], boxes: dict[str, Any], methods: Any, models: list[Any]
 ) -> None:
     """Which handler is called by what."""
-    state, shown, said = parts["state"], parts["shown"], parts["said"]
-    everything = [state, said, shown, *models, boxes["first_layer"], boxes["second_layer"]]
-    quick = [state, said, shown, *models]
-    # a click while another is being answered waits its turn; Gradio would drop it, or repeat the other one
+    state, shown, message = parts["state"], parts["shown"], parts["message"]
+    everything = [state, message, shown, *models, boxes["first_layer"], boxes["second_layer"]]
+    quick = [state, message, shown, *models]
+    # a click while another is being handled waits its turn; Gradio would drop it, or repeat the other one
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "trigger_mode": "multiple"}
     parts["gallery"].select(handlers.pick, [state], everything, **quiet)
     parts["upload"].upload(handlers.take, [state, parts["upload"]], [*everything, parts["upload"]], **quiet)
@@ -123,13 +120,13 @@ def connect(
         boxes[name].input(handlers.change, [state, *settings[:3], boxes["head"], methods], everything, **quiet)
     for box in (boxes["first_layer"], boxes["second_layer"], boxes["head"], methods):
         box.input(handlers.change_view, [state, *settings, methods], quick, **quiet)
-    parts["save"].click(handlers.save, [state], [said, parts["link"]], **quiet).then(
+    parts["save"].click(handlers.save, [state], [message, parts["link"]], **quiet).then(
         None, [parts["link"]], None, js=SAVE, api_visibility="private"
     )
 
 
 class Handlers:
-    """What the page calls; each answers with what is to be put into the page."""
+    """What the page calls; each returns what is to be put into the page."""
 
     def __init__(self, session: AppSession, folder: Path):
         self.session = session
@@ -138,34 +135,31 @@ class Handlers:
     def pick(self, kept: dict[str, Any], event: gr.SelectData) -> list[Any]:
         """A sample was chosen."""
         name, before = list(DRAWN)[int(event.index)], restored(kept)
-        return self.all_of(replace(before, picture=f"sample:{name}", point=None), START, before)
+        return self.all_of(replace(before, image=f"sample:{name}", point=None), before)
 
     def take(self, kept: dict[str, Any], file: str | None) -> list[Any]:
-        """A file was given; what it can't be is said on the page, and the old picture stays."""
+        """A file was given; what is wrong with it is told on the page, and the old image stays."""
         state = restored(kept)
         if file is None:
-            return [*self.all_of(state, START, state), None]
+            return [*self.all_of(state, state), None]
         try:
-            key = self.read_and_remove(uploaded(file, self.folder))
+            path = uploaded(file, self.folder)
+            try:
+                key = self.session.take(path)
+            finally:
+                path.unlink(missing_ok=True)  # the image is kept in memory alone
         except ValueError as error:
             return [gr.skip(), notice(str(error), bad=True), *[gr.skip()] * 5, None]
-        return [*self.all_of(replace(state, picture=key, point=None), START, state), None]
-
-    def read_and_remove(self, path: Path) -> str:
-        """Keep the picture of an upload in memory alone."""
-        try:
-            return self.session.take(path)
-        finally:
-            path.unlink(missing_ok=True)
+        return [*self.all_of(replace(state, image=key, point=None), state), None]
 
     def click(self, kept: dict[str, Any], event: gr.SelectData) -> list[Any]:
-        """A point of the picture was clicked."""
+        """A point of the image was clicked."""
         state = restored(kept)
         try:
             state = self.session.click(state, float(event.index[0]), float(event.index[1]))
         except ValueError as error:
             return [gr.skip(), notice(str(error), bad=True), *[gr.skip()] * 3]
-        return self.view_of(state, START)
+        return self.view_of(state)
 
     def change(
         self, kept: dict[str, Any], first: str, second: str | None, side: str | None, *settings: Any
@@ -174,13 +168,13 @@ class Handlers:
         before = restored(kept)
         state = changed(before, first, second, side, before.first_layer, before.second_layer, *settings)
         # a drop-down list reports a state twice, and its `select` event leaves out choices by keyboard
-        return [gr.skip()] * 7 if state == before else self.all_of(state, START, before)
+        return [gr.skip()] * 7 if state == before else self.all_of(state, before)
 
     def change_view(self, kept: dict[str, Any], *settings: Any) -> list[Any]:
         """Another layer or head, other methods."""
         before = restored(kept)
         state = changed(before, *settings)
-        return [gr.skip()] * 5 if state == before else self.view_of(state, START)
+        return [gr.skip()] * 5 if state == before else self.view_of(state)
 
     def save(self, kept: dict[str, Any]) -> list[Any]:
         """The figure is wanted."""
@@ -189,15 +183,15 @@ class Handlers:
         except ValueError as error:
             return [notice(str(error), bad=True), ""]
 
-    def view_of(self, state: PageState, sentence: str) -> list[Any]:
-        """PageState, sentence, picture and both models."""
+    def view_of(self, state: PageState) -> list[Any]:
+        """State, sentence, image and both models."""
         try:
             shown = self.session.shown(state)
         except ValueError as error:
             return [asdict(state), notice(str(error), bad=True), gr.skip(), *blocks_of(self.session, state)]
-        return [asdict(state), notice(sentence), shown, *blocks_of(self.session, state)]
+        return [asdict(state), notice(START), shown, *blocks_of(self.session, state)]
 
-    def all_of(self, state: PageState, sentence: str, before: PageState) -> list[Any]:
+    def all_of(self, state: PageState, before: PageState) -> list[Any]:
         """The same, and the layers to choose from."""
         boxes = []
         for (source, wanted), (old, _) in zip(both(state), both(before), strict=True):
@@ -205,7 +199,7 @@ class Handlers:
             # a list that is renewed closes under the visitor's hand, so it stays where nothing in it changed
             same = source == old and (not old or layers == self.session.layers(old, before))
             boxes.append(gr.skip() if same else gr.Dropdown(**in_box(layers, wanted)))
-        return [*self.view_of(state, sentence), *boxes]
+        return [*self.view_of(state), *boxes]
 
 
 def in_box(layers: list[tuple[str, str]], wanted: str | None = None) -> dict[str, Any]:
@@ -215,14 +209,6 @@ def in_box(layers: list[tuple[str, str]], wanted: str | None = None) -> dict[str
         return {"visible": False}
     names = [name for _, name in layers]
     return {"choices": layers, "value": wanted if wanted in names else names[len(names) // 2], "visible": True}
-
-
-def first_picture(session: AppSession, state: PageState) -> Any:
-    """The picture of a page that was just opened; none where the first model can't see it, as its block then says."""
-    try:
-        return session.shown(state)
-    except ValueError:
-        return None
 
 
 def uploaded(file: str, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Small pictures of what a model does at one point: fast to draw, so that a click is answered at once."""
+"""Small images of what a model does at one point: fast to draw, so that a click shows at once."""
 
 import base64
 import io
@@ -29,10 +29,10 @@ class PanelOptions:
     """What is to be shown.
 
     Attributes:
-        point: Of the click, as fractions of the picture's width and height; None before one.
+        point: Of the click, as fractions of the image's width and height; None before one.
         layer: Name of a layer, `stage.block`; None: one in the middle.
         head: Number of an attention head; None: the mean of all.
-        methods: Which tiles.
+        methods: Which panels.
     """
 
     point: tuple[float, float] | None = None
@@ -42,13 +42,13 @@ class PanelOptions:
 
 
 @dataclass(frozen=True)
-class Tile:
-    """A small picture.
+class MethodPanel:
+    """A small image.
 
     Attributes:
         title: What it is.
         about: In one line, what is to be seen.
-        picture: Its pixels.
+        image: Its pixels.
         low: What the darkest colour stands for; empty if there is no scale.
         high: And the lightest.
         colours: Name of the scale.
@@ -56,13 +56,13 @@ class Tile:
 
     title: str
     about: str
-    picture: Image.Image
+    image: Image.Image
     low: str = ""
     high: str = ""
     colours: str = ""
 
 
-def attention_tile(view: ModelView, options: PanelOptions) -> Tile:
+def attention_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
     """What the token at the point listens to."""
     layer = view.layer(options.layer)
     found = attention(view.seen, layer=layer.name, at=pixel_of(view, options))
@@ -72,15 +72,16 @@ def attention_tile(view: ModelView, options: PanelOptions) -> Tile:
     about = f"what the marked point listens to in layer {layer.name}, {which}"
     if found.signed:
         about = f"weights around the marked point in layer {layer.name}"
-    return map_tile("Mixing weights" if found.signed else "Attention", about, found.maps(head), view)
+    return map_panel("Mixing weights" if found.signed else "Attention", about, found.maps(head), view)
 
 
-def rollout_tile(view: ModelView, options: PanelOptions) -> Tile:
+def rollout_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
     """What reaches the prediction through all layers."""
-    return map_tile("Roll-out", "what reaches the prediction through all layers, wherever you click", view.rolled, view)
+    about = "what reaches the prediction through all layers, wherever you click"
+    return map_panel("Roll-out", about, view.rolled, view)
 
 
-def field_tile(view: ModelView, options: PanelOptions) -> Tile:
+def field_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
     """Which pixels the point depends on."""
     layer = view.layer(options.layer)
     token = layer.token_at(*pixel_of(view, options))
@@ -90,10 +91,10 @@ def field_tile(view: ModelView, options: PanelOptions) -> Tile:
         "receptive-field", values, ("",), (1, 1), view.seen.image_size, "fraction of the dependence", marks=marks
     )
     about = f"pixels that the marked point depends on behind layer {layer.name}"
-    return map_tile("Receptive field", about, maps, view, root=True)
+    return map_panel("Receptive field", about, maps, view, root=True)
 
 
-def kernel_tile(view: ModelView, options: PanelOptions) -> Tile:
+def kernel_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
     """The kernels at the point."""
     layer = view.layer(options.layer)
     found = kernels(view.seen, layer=layer.name, at=pixel_of(view, options))
@@ -103,30 +104,30 @@ def kernel_tile(view: ModelView, options: PanelOptions) -> Tile:
     kind = {
         "static": "the same everywhere, learned",
         "per position": "learned for this point",
-        "per image": "predicted for this picture",
+        "per image": "predicted for this image",
         "predicted": "predicted at the marked point",
         "attention": "attention in the sliding window",
     }[found.kind]
     low, high = limits(chosen, signed=True)
     about = f"{count} of {len(weights)} kernels of layer {layer.name}: {kind}"
-    return Tile("Kernels", about, mosaic(chosen, low, high), number(low), number(high), SIGNED)
+    return MethodPanel("Kernels", about, mosaic(chosen, low, high), number(low), number(high), SIGNED)
 
 
-def sampling_tile(view: ModelView, options: PanelOptions) -> Tile:
+def sampling_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
     """Where the point's last token was sampled."""
     found = sampling_points(view.seen, at=pixel_of(view, options))
-    picture = faded(view)
-    scale = picture.width / found.image_size[1]
-    draw = ImageDraw.Draw(picture)
+    image = faded(view)
+    scale = image.width / found.image_size[1]
+    draw = ImageDraw.Draw(image)
     draw.rectangle([float(side) * scale for side in found.squares[0]], outline="#17b978", width=3)
     for (x, y), inside in zip(found.points[0, 0] * scale, found.inside[0, 0], strict=True):
         if inside:
             draw.ellipse((x - 3, y - 3, x + 3, y + 3), fill="#e4002b", outline="white")
     about = f"the {found.points.shape[2]} points that the framed token was made from"
-    return Tile("Sampling points", about, picture)
+    return MethodPanel("Sampling points", about, image)
 
 
-def global_tile(view: ModelView, options: PanelOptions) -> Tile:
+def global_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
     """What LightViT's global tokens gather."""
     layer = view.layer(options.layer)
     maps = global_tokens(view.seen, layer=layer.name).aggregate
@@ -136,34 +137,34 @@ def global_tile(view: ModelView, options: PanelOptions) -> Tile:
         overlay(faded(view), cells(maps, view, number), 0.0, high, SEQUENTIAL) for number in range(len(maps_shown))
     ]
     about = f"what {len(sheets)} of {len(maps.titles)} global tokens gather in layer {layer.name}"
-    return Tile("Global tokens", about, sheet_of(sheets), "0", number(high), SEQUENTIAL)
+    return MethodPanel("Global tokens", about, sheet_of(sheets), "0", number(high), SEQUENTIAL)
 
 
-def cam_tile(view: ModelView, options: PanelOptions) -> Tile:
+def cam_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
     """Which points speak for the prediction."""
-    return map_tile("Grad-CAM", f"what speaks for {view.predictions[0].name!r} in the last layer", view.cam, view)
+    return map_panel("Grad-CAM", f"what speaks for {view.predictions[0].name!r} in the last layer", view.cam, view)
 
 
-def prediction_tile(view: ModelView, options: PanelOptions) -> Tile:
+def prediction_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
     """What a segmenter or detector found."""
     found = view.predicted
-    picture = faded(view)
+    image = faded(view)
     colours = np.array([ImageColor.getrgb(colour) for colour in COLOURS], dtype=np.float32)
     if found.labels is not None:
-        rows = np.arange(picture.height) * found.labels.shape[0] // picture.height
-        columns = np.arange(picture.width) * found.labels.shape[1] // picture.width
+        rows = np.arange(image.height) * found.labels.shape[0] // image.height
+        columns = np.arange(image.width) * found.labels.shape[1] // image.width
         painted = colours[found.labels[rows[:, None], columns] % len(colours)]
-        mixed = VEIL * painted + (1 - VEIL) * np.asarray(picture, dtype=np.float32)
-        picture = Image.fromarray(mixed.astype(np.uint8))
-    draw = ImageDraw.Draw(picture)
-    scale = picture.width / view.part.size[1]
+        mixed = VEIL * painted + (1 - VEIL) * np.asarray(image, dtype=np.float32)
+        image = Image.fromarray(mixed.astype(np.uint8))
+    draw = ImageDraw.Draw(image)
+    scale = image.width / view.part.size[1]
     for sides, kind in found.boxes:
         draw.rectangle([side * scale for side in sides], outline=COLOURS[kind % len(COLOURS)], width=3)
     names = ", ".join(view.opened.class_name(kind) for kind in found.numbers[:4])
-    return Tile("Prediction", f"found: {names or 'nothing'}", picture)
+    return MethodPanel("Prediction", f"found: {names or 'nothing'}", image)
 
 
-def dense_tile(view: ModelView, options: PanelOptions) -> Tile:
+def dense_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
     """What each class that was found looks at."""
     maps = view.dense
     low, high = limits(maps.values[0, :4], signed=True)
@@ -171,19 +172,19 @@ def dense_tile(view: ModelView, options: PanelOptions) -> Tile:
         overlay(faded(view), cells(maps, view, index), low, high, SIGNED) for index in range(min(4, len(maps.titles)))
     ]
     about = f"what {', '.join(maps.titles[: len(sheets)])} look at beyond what all do"
-    return Tile("Dense roll-out", about, sheet_of(sheets), number(low), number(high), SIGNED)
+    return MethodPanel("Dense roll-out", about, sheet_of(sheets), number(low), number(high), SIGNED)
 
 
-METHODS: dict[str, Callable[[ModelView, PanelOptions], Tile]] = {
-    "Prediction": prediction_tile,
-    "Attention": attention_tile,
-    "Kernels": kernel_tile,
-    "Sampling points": sampling_tile,
-    "Global tokens": global_tile,
-    "Receptive field": field_tile,
-    "Roll-out": rollout_tile,
-    "Dense roll-out": dense_tile,
-    "Grad-CAM": cam_tile,
+METHODS: dict[str, Callable[[ModelView, PanelOptions], MethodPanel]] = {
+    "Prediction": prediction_panel,
+    "Attention": attention_panel,
+    "Kernels": kernel_panel,
+    "Sampling points": sampling_panel,
+    "Global tokens": global_panel,
+    "Receptive field": field_panel,
+    "Roll-out": rollout_panel,
+    "Dense roll-out": dense_panel,
+    "Grad-CAM": cam_panel,
 }
 FIRST = tuple(name for name in METHODS if name != "Grad-CAM")
 
@@ -196,16 +197,16 @@ def applies(method: str, view: ModelView, layer: CapturedLayer) -> bool:
         case "Roll-out" | "Grad-CAM":
             return not view.opened.preprocessing.dense
         case "Kernels":
-            return isinstance(layer.mixing, KernelMatrix)
+            return isinstance(layer.attention_matrix, KernelMatrix)
         case "Sampling points":
-            return any(passage.offsets is not None for passage in view.seen.passages)
+            return any(merge.offsets is not None for merge in view.seen.back_projections)
         case "Global tokens":
-            return isinstance(layer.mixing, GatherMatrix)
+            return isinstance(layer.attention_matrix, GatherMatrix)
     return True
 
 
-def draw_tiles(view: ModelView, options: PanelOptions) -> list[Tile]:
-    """The tiles that are wished for and make sense for this model."""
+def draw_panels(view: ModelView, options: PanelOptions) -> list[MethodPanel]:
+    """The panels that are asked for and make sense for this model."""
     layer = view.layer(options.layer)
     return [METHODS[name](view, options) for name in METHODS if name in options.methods and applies(name, view, layer)]
 
@@ -215,21 +216,21 @@ def pixel_of(view: ModelView, options: PanelOptions) -> tuple[float, float]:
     return view.to_model(options.point or (0.5, 0.5))
 
 
-def map_tile(title: str, about: str, maps: Maps, view: ModelView, root: bool = False) -> Tile:
-    """A map over the picture, the point ringed."""
+def map_panel(title: str, about: str, maps: Maps, view: ModelView, root: bool = False) -> MethodPanel:
+    """A map over the image, the point ringed."""
     values = cells(maps, view)
     low, high = limits(values, maps.signed)
     shown = np.sqrt(values / high) * high if root else values
-    picture = overlay(faded(view), shown, low, high, SIGNED if maps.signed else SEQUENTIAL)
+    image = overlay(faded(view), shown, low, high, SIGNED if maps.signed else SEQUENTIAL)
     for mark in maps.marks:
-        ring(picture, mark[0] * picture.width / maps.image_size[1], mark[1] * picture.height / maps.image_size[0])
+        ring(image, mark[0] * image.width / maps.image_size[1], mark[1] * image.height / maps.image_size[0])
     about = f"{about} (colours by the root)" if root else about
     start = 0.0 if 0 < low < high / 1000 else low
-    return Tile(title, about, picture, number(start), number(high), SIGNED if maps.signed else SEQUENTIAL)
+    return MethodPanel(title, about, image, number(start), number(high), SIGNED if maps.signed else SEQUENTIAL)
 
 
 def cells(maps: Maps, view: ModelView, index: int = 0) -> NDArray[np.floating]:
-    """A map at the size of the shown picture; cells stay cells."""
+    """A map at the size of the shown image; cells stay cells."""
     pixels = maps.in_pixels()[0, index]
     rows = np.arange(view.shown.height) * pixels.shape[0] // view.shown.height
     columns = np.arange(view.shown.width) * pixels.shape[1] // view.shown.width
@@ -237,7 +238,7 @@ def cells(maps: Maps, view: ModelView, index: int = 0) -> NDArray[np.floating]:
 
 
 def faded(view: ModelView) -> Image.Image:
-    """The picture in pale grey."""
+    """The image in pale grey."""
     grey = np.asarray(view.shown.convert("L"), dtype=np.float32)
     return Image.fromarray(((grey + 40) * (255 / 335)).astype(np.uint8)).convert("RGB")
 
@@ -257,7 +258,7 @@ def coloured(values: NDArray[np.floating], low: float, high: float, colours: str
 
 
 def overlay(ground: Image.Image, values: NDArray[np.floating], low: float, high: float, colours: str) -> Image.Image:
-    """A map over a picture; where there is no number the picture stays."""
+    """A map over an image; where there is no number the image stays."""
     below = np.asarray(ground, dtype=np.float32)
     veil = np.where(np.isnan(values), 0.0, VEIL)[..., None]
     mixed = (1 - veil) * below + veil * coloured(values, low, high, colours)
@@ -275,18 +276,18 @@ def mosaic(kernels: NDArray[np.floating], low: float, high: float) -> Image.Imag
     return page
 
 
-def sheet_of(pictures: list[Image.Image]) -> Image.Image:
-    """One picture, or up to four beside each other in the size of one."""
-    if len(pictures) == 1:
-        return pictures[0]
-    gap, (width, height) = 6, (side // 2 for side in pictures[0].size)
-    page = Image.new("RGB", (2 * width + gap, -(-len(pictures) // 2) * (height + gap) - gap), "white")
-    for index, picture in enumerate(pictures):
-        page.paste(picture.resize((width, height)), (index % 2 * (width + gap), index // 2 * (height + gap)))
+def sheet_of(images: list[Image.Image]) -> Image.Image:
+    """One image, or up to four beside each other in the size of one."""
+    if len(images) == 1:
+        return images[0]
+    gap, (width, height) = 6, (side // 2 for side in images[0].size)
+    page = Image.new("RGB", (2 * width + gap, -(-len(images) // 2) * (height + gap) - gap), "white")
+    for index, image in enumerate(images):
+        page.paste(image.resize((width, height)), (index % 2 * (width + gap), index // 2 * (height + gap)))
     return page
 
 
-def ring(picture: Image.Image, x: float, y: float) -> None:
+def ring(image: Image.Image, x: float, y: float) -> None:
     """A ring around a point, seen on every colour."""
     radius = 11
     side = 2 * (radius + 4)
@@ -298,14 +299,14 @@ def ring(picture: Image.Image, x: float, y: float) -> None:
         box = (middle - outer, middle - outer, middle + outer, middle + outer)
         draw.ellipse(box, outline=colour, width=width * SMOOTH)
     small = layer.resize((side, side), Image.Resampling.LANCZOS)
-    picture.paste(small, (round(x - side / 2), round(y - side / 2)), small)
+    image.paste(small, (round(x - side / 2), round(y - side / 2)), small)
 
 
-LOSSLESS = 40_000  # pixels up to which a picture is sent without loss
+LOSSLESS = 40_000  # pixels up to which an image is sent without loss
 
 
-def model_block(view: ModelView, tiles: Sequence[Tile]) -> str:
-    """A model: its name, its predictions and its tiles."""
+def model_block(view: ModelView, panels: Sequence[MethodPanel]) -> str:
+    """A model: its name, its predictions and its panels."""
     height, width = view.part.size
     kind, weights = ("trained", "trained") if view.opened.learned else ("random", "random weights")
     head = (
@@ -319,11 +320,11 @@ def model_block(view: ModelView, tiles: Sequence[Tile]) -> str:
             "its maps mean anything yet. Train it (<code>nearsight train</code>) and open the run: "
             "<code>nearsight app RUN</code>.</p>"
         )
-    shown = "".join(tile_block(tile, view.label) for tile in tiles)
+    shown = "".join(panel_block(panel, view.label) for panel in panels)
     faint = "" if view.opened.learned else " ns-faint"
     return (
-        f'<section class="ns-model">{head}<div class="ns-said"><div class="ns-predictions{faint}">'
-        f'{probability_bars(view.predictions)}</div>{note}</div><div class="ns-tiles">{shown}</div></section>'
+        f'<section class="ns-model">{head}<div class="ns-outcome"><div class="ns-predictions{faint}">'
+        f'{probability_bars(view.predictions)}</div>{note}</div><div class="ns-panels">{shown}</div></section>'
     )
 
 
@@ -340,20 +341,23 @@ def probability_bars(predictions: Sequence[ClassScore]) -> str:
     return "".join(rows)
 
 
-def tile_block(tile: Tile, model: str) -> str:
-    """One tile with its title, and its scale below."""
-    alt = escape(f"{tile.title} of {model}: {tile.about}")
+def panel_block(panel: MethodPanel, model: str) -> str:
+    """One panel with its title, and its scale below."""
+    alt = escape(f"{panel.title} of {model}: {panel.about}")
+    stream, pixels = io.BytesIO(), panel.image.width * panel.image.height
+    panel.image.save(stream, "WEBP", quality=88, method=1, lossless=pixels <= LOSSLESS)
+    encoded = base64.b64encode(stream.getvalue()).decode()
     scale = ""
-    if tile.colours:
-        table = colour_table(tile.colours)
+    if panel.colours:
+        table = colour_table(panel.colours)
         stops = ",".join("rgb({},{},{})".format(*table[index]) for index in range(0, 256, 17))
         scale = (
-            f'<div class="ns-scale"><span>{escape(tile.low)}</span>'
-            f'<i style="background:linear-gradient(90deg,{stops})"></i><span>{escape(tile.high)}</span></div>'
+            f'<div class="ns-scale"><span>{escape(panel.low)}</span>'
+            f'<i style="background:linear-gradient(90deg,{stops})"></i><span>{escape(panel.high)}</span></div>'
         )
     return (
-        f'<figure class="ns-tile"><figcaption><b>{escape(tile.title)}</b><span>{escape(tile.about)}</span></figcaption>'
-        f'<img src="{picture_uri(tile.picture)}" alt="{alt}">{scale}</figure>'
+        f'<figure class="ns-panel"><figcaption><b>{escape(panel.title)}</b><span>{escape(panel.about)}</span>'
+        f'</figcaption><img src="data:image/webp;base64,{encoded}" alt="{alt}">{scale}</figure>'
     )
 
 
@@ -369,16 +373,6 @@ def notice(sentence: str, bad: bool = False) -> str:
         return ""
     kind = "ns-problem" if bad else "ns-hint"
     return f'<p class="{kind}" role="{"alert" if bad else "status"}">{escape(sentence)}</p>'
-
-
-def picture_uri(picture: Image.Image, kind: str = "webp") -> str:
-    """A picture as text that an `img` takes."""
-    stream = io.BytesIO()
-    if kind == "webp":
-        picture.save(stream, "WEBP", quality=88, method=1, lossless=picture.width * picture.height <= LOSSLESS)
-    else:
-        picture.save(stream, "PNG")
-    return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
 def file_uri(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Pictures to start with, drawn by this file: nothing is shipped, downloaded or owned by anybody."""
+"""Images to start with, drawn by this file: nothing is shipped, downloaded or owned by anybody."""
 
 import math
 from collections.abc import Callable
@@ -19,20 +19,20 @@ def sky(top: tuple[int, int, int], bottom: tuple[int, int, int]) -> Image.Image:
 
 
 def dots(draw: ImageDraw.ImageDraw, x: float, y: float, radius: float, colour: str) -> None:
-    """A filled circle; points and sizes are fractions of the picture."""
+    """A filled circle; points and sizes are fractions of the image."""
     side = SIDE * FINE
     draw.ellipse(((x - radius) * side, (y - radius) * side, (x + radius) * side, (y + radius) * side), fill=colour)
 
 
 def polygon(draw: ImageDraw.ImageDraw, points: list[tuple[float, float]], colour: str) -> None:
-    """A filled polygon; points are fractions of the picture."""
+    """A filled polygon; points are fractions of the image."""
     draw.polygon([(x * SIDE * FINE, y * SIDE * FINE) for x, y in points], fill=colour)
 
 
 def hills() -> Image.Image:
     """A low sun over hills."""
-    picture = sky((44, 62, 120), (255, 183, 120))
-    draw = ImageDraw.Draw(picture)
+    image = sky((44, 62, 120), (255, 183, 120))
+    draw = ImageDraw.Draw(image)
     dots(draw, 0.66, 0.46, 0.09, "#fff3c9")
     for number, (height, colour) in enumerate(
         ((0.56, "#7c6a9c"), (0.68, "#4d5d83"), (0.8, "#2b4560"), (0.91, "#16293b"))
@@ -45,13 +45,13 @@ def hills() -> Image.Image:
     for x, y in ((0.2, 0.22), (0.27, 0.26), (0.15, 0.29)):
         for side in (-1, 1):
             polygon(draw, [(x, y), (x + side * 0.03, y - 0.014), (x + side * 0.014, y + 0.004)], "#202a44")
-    return picture
+    return image
 
 
 def balloons() -> Image.Image:
     """Balloons of different colours and sizes before a blue sky."""
-    picture = sky((74, 144, 217), (214, 236, 250))
-    draw = ImageDraw.Draw(picture)
+    image = sky((74, 144, 217), (214, 236, 250))
+    draw = ImageDraw.Draw(image)
     for x, y, size, light, dark in (
         (0.3, 0.34, 0.17, "#e94f37", "#b8321d"),
         (0.7, 0.25, 0.11, "#f6c244", "#d79a16"),
@@ -68,13 +68,13 @@ def balloons() -> Image.Image:
             [(x + dx * size, y + dy * size) for dx, dy in ((-0.2, 1.4), (0.2, 1.4), (0.16, 1.7), (-0.16, 1.7))],
             "#6b4a2b",
         )
-    return picture
+    return image
 
 
 def cat() -> Image.Image:
     """The face of a cat."""
-    picture = sky((250, 214, 165), (239, 175, 122))
-    draw = ImageDraw.Draw(picture)
+    image = sky((250, 214, 165), (239, 175, 122))
+    draw = ImageDraw.Draw(image)
     for side in (-1, 1):
         polygon(draw, [(0.5 + side * 0.33, 0.12), (0.5 + side * 0.06, 0.3), (0.5 + side * 0.34, 0.46)], "#5b4a42")
         polygon(draw, [(0.5 + side * 0.29, 0.2), (0.5 + side * 0.13, 0.31), (0.5 + side * 0.3, 0.4)], "#e8a0a0")
@@ -95,15 +95,15 @@ def cat() -> Image.Image:
     polygon(draw, [(0.46, 0.61), (0.54, 0.61), (0.5, 0.66)], "#d9707a")
     draw.arc([SIDE * FINE * v for v in (0.43, 0.62, 0.5, 0.74)], 20, 160, fill="#4a3a33", width=4 * FINE)
     draw.arc([SIDE * FINE * v for v in (0.5, 0.62, 0.57, 0.74)], 20, 160, fill="#4a3a33", width=4 * FINE)
-    return picture
+    return image
 
 
 def shapes() -> Image.Image:
     """Plain shapes on a ground of fine noise: what is object and what is texture."""
     noise = np.random.default_rng(4).normal(0, 22, (SIDE * FINE, SIDE * FINE, 1))
     ground = np.clip(np.array([172, 180, 188]) + noise, 0, 255).astype(np.uint8)
-    picture = Image.fromarray(ground)
-    draw = ImageDraw.Draw(picture)
+    image = Image.fromarray(ground)
+    draw = ImageDraw.Draw(image)
     dots(draw, 0.27, 0.3, 0.15, "#0067a5")
     polygon(draw, [(0.58, 0.12), (0.88, 0.2), (0.8, 0.5), (0.52, 0.4)], "#d55e00")
     polygon(draw, [(0.2, 0.88), (0.34, 0.55), (0.48, 0.88)], "#00805c")
@@ -115,7 +115,7 @@ def shapes() -> Image.Image:
         for n in range(10)
     ]
     polygon(draw, star, "#e8b90c")
-    return picture
+    return image
 
 
 def rings() -> Image.Image:
@@ -138,7 +138,7 @@ DRAWN: dict[str, Callable[[], Image.Image]] = {
 
 @cache
 def sample(name: str) -> Image.Image:
-    """A sample picture by its name.
+    """A sample image by its name.
 
     Example:
         >>> sample("Cat").size

@@ -1,4 +1,4 @@
-"""What happens when somebody uses the page, without the page: a picture, one or two models, a point, what to show."""
+"""What happens when somebody uses the page, without the page: an image, one or two models, a point, what to show."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from ..factory import list_models
 from ..plots.style import to_png
 from ..runs.predictor import load_module
 from .cache import ModelView, Recent, ViewCache
-from .panels import FIRST, PanelOptions, Tile, draw_tiles, model_block, problem_block, ring
+from .panels import FIRST, MethodPanel, PanelOptions, draw_panels, model_block, problem_block, ring
 from .samples import sample
 from .uploads import read_upload
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-PICTURES = 48  # kept in memory; older ones have to be given again
+IMAGES = 48  # kept in memory; older ones have to be given again
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,18 @@ class PageState:
     """What one visitor has chosen.
 
     Attributes:
-        picture: Which picture: `sample:NAME`, or the fingerprint of an upload.
+        image: Which image: `sample:NAME`, or the fingerprint of an upload.
         first: A model.
         second: Another beside it, or none.
         side: Shorter side in pixels of what the models see; None: their own.
-        point: Of the last click, as fractions of the picture's width and height.
+        point: Of the last click, as fractions of the image's width and height.
         first_layer: Name of a layer; None: one in the middle.
         second_layer: The same of the second model.
         head: Number of a head; None: the mean of all.
         methods: What to show.
     """
 
-    picture: str = "sample:Balloons"
+    image: str = "sample:Balloons"
     first: str = "deit_nano"
     second: str | None = None
     side: int | None = None
@@ -60,7 +60,7 @@ class PageState:
 
 
 class AppSession:
-    """Answers what the page asks.
+    """Does what the page asks for.
 
     Args:
         sources: Runs, weight files and names of models to choose from.
@@ -74,45 +74,45 @@ class AppSession:
 
     def __init__(self, sources: list[str]):
         self.cache = ViewCache(sources)
-        self.pictures: Recent[str, Image.Image] = Recent(PICTURES)
+        self.images: Recent[str, Image.Image] = Recent(IMAGES)
 
-    def picture(self, key: str) -> Image.Image:
-        """A picture that was chosen or given."""
+    def image(self, key: str) -> Image.Image:
+        """An image that was chosen or given."""
         kind, _, name = key.partition(":")
         if kind == "sample":
             return sample(name)
 
         def gone() -> Image.Image:
-            raise ValueError("This picture was given too long ago and is forgotten; give it again.")
+            raise ValueError("This image was given too long ago and is forgotten; give it again.")
 
-        return self.pictures.get(key, gone)
+        return self.images.get(key, gone)
 
     def take(self, path: str | Path) -> str:
-        """Keep the picture in a file in memory, and tell how it is called here."""
-        picture = read_upload(path)
-        key = hashlib.sha256(picture.tobytes() + repr(picture.size).encode()).hexdigest()[:24]
+        """Keep the image in a file in memory, and tell how it is called here."""
+        image = read_upload(path)
+        key = hashlib.sha256(image.tobytes() + repr(image.size).encode()).hexdigest()[:24]
         with self.cache.lock:
-            self.pictures.get(key, lambda: picture)
+            self.images.get(key, lambda: image)
         return key
 
     def view(self, source: str, state: PageState) -> ModelView:
-        """The chosen picture as a model sees it."""
-        return self.cache.view(source, self.picture(state.picture), state.picture, state.side)
+        """The chosen image as a model sees it."""
+        return self.cache.view(source, self.image(state.image), state.image, state.side)
 
     def click(self, state: PageState, x: float, y: float) -> PageState:
-        """The state after a click on the pixel (x, y) of the shown picture."""
+        """The state after a click on the pixel (x, y) of the shown image."""
         with self.cache.lock:
             return replace(state, point=self.view(state.first, state).from_shown(x, y))
 
     def shown(self, state: PageState) -> Image.Image:
-        """The picture as the first model sees it, with a ring around the point."""
+        """The image as the first model sees it, with a ring around the point."""
         with self.cache.lock:
             view = self.view(state.first, state)
-            picture = view.shown.copy()
+            image = view.shown.copy()
             if state.point is not None:
                 x, y = view.to_model(state.point)
-                ring(picture, x * picture.width / view.part.size[1], y * picture.height / view.part.size[0])
-            return picture
+                ring(image, x * image.width / view.part.size[1], y * image.height / view.part.size[0])
+            return image
 
     def blocks(self, state: PageState) -> list[str]:
         """What each model says and shows, as HTML."""
@@ -121,7 +121,7 @@ class AppSession:
             try:
                 with self.cache.lock:
                     view = self.view(source, state)
-                    blocks.append(model_block(view, draw_tiles(view, state.options(layer))))
+                    blocks.append(model_block(view, draw_panels(view, state.options(layer))))
             except ValueError as error:
                 blocks.append(problem_block(source, str(error)))
         return blocks
@@ -138,33 +138,33 @@ class AppSession:
     def figure(self, state: PageState) -> bytes:
         """Everything that is shown as one figure, a row for each model: the bytes of a PNG file."""
         with self.cache.lock:
-            drawn: list[tuple[ModelView, list[Tile]]] = []
+            drawn: list[tuple[ModelView, list[MethodPanel]]] = []
             for source, layer in state.models():
                 view = self.view(source, state)
-                drawn.append((view, draw_tiles(view, state.options(layer))))
+                drawn.append((view, draw_panels(view, state.options(layer))))
             return to_png(draw_figure(drawn, self.shown(state)))
 
 
-def draw_figure(drawn: list[tuple[ModelView, list[Tile]]], picture: Image.Image) -> "Figure":
-    """A row for each model: the picture, then its tiles."""
+def draw_figure(drawn: list[tuple[ModelView, list[MethodPanel]]], image: Image.Image) -> "Figure":
+    """A row for each model: the image, then its panels."""
     rows, names = [], []
-    for view, tiles in drawn:
-        size = (picture.height, picture.width)
-        rows.append([Panel("input", picture, size), *(tile_panel(tile, size) for tile in tiles)])
+    for view, panels in drawn:
+        size = (image.height, image.width)
+        rows.append([Panel("input", image, size), *(framed(panel, size) for panel in panels)])
         names.append(view.label)
     random = [view.label for view, _ in drawn if not view.opened.learned]
     note = f"Random weights, not trained: {', '.join(dict.fromkeys(random))}" if random else ""
     return draw_rows(rows, title="What the models see at the marked point", names=names, note=note)
 
 
-def tile_panel(tile: Tile, size: tuple[int, int]) -> Panel:
-    """A tile in the frame of the picture."""
+def framed(panel: MethodPanel, size: tuple[int, int]) -> Panel:
+    """A panel in the frame of the image."""
     frame = Image.new("RGB", (size[1], size[0]), "white")
-    inside = tile.picture.copy()
+    inside = panel.image.copy()
     inside.thumbnail(frame.size, Image.Resampling.LANCZOS)
     frame.paste(inside, ((frame.width - inside.width) // 2, (frame.height - inside.height) // 2))
-    scale = f" ({tile.low} to {tile.high})" if tile.colours else ""
-    return Panel(f"{tile.title}{scale}", frame, size)
+    scale = f" ({panel.low} to {panel.high})" if panel.colours else ""
+    return Panel(f"{panel.title}{scale}", frame, size)
 
 
 FIRST = ("swin_nano", "iddwnet_nano", "lit_nano", "deit_nano", "lightvit_nano")

@@ -1,4 +1,4 @@
-"""What comes from outside: a file becomes a small picture, or is refused with a sentence."""
+"""What comes from outside: a file becomes a small image, or is refused with a sentence."""
 
 import io
 from pathlib import Path
@@ -14,20 +14,16 @@ KEPT = 1024  # longer side of what is kept
 SHOWN = "JPEG, PNG, WebP, GIF, BMP or TIFF"
 
 
-def read_upload(path: str | Path, name: str | None = None) -> Image.Image:
-    """The picture in a file, in mode RGB, upright and at most `KEPT` pixels long.
+def read_upload(path: str | Path) -> Image.Image:
+    """The image in a file, in mode RGB, upright and at most `KEPT` pixels long.
 
     Bytes are counted before the file is read, and pixels before they are decoded.
-
-    Args:
-        path: The file.
-        name: What its owner calls it.
 
     Raises:
         ValueError: It is too large, or no image.
     """
     path = Path(path)
-    name = name or path.name
+    name = path.name
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise ValueError(
@@ -36,13 +32,13 @@ def read_upload(path: str | Path, name: str | None = None) -> Image.Image:
     content = path.read_bytes()
     refuse_bombs(name, content)
     try:
-        picture = decode(name, content, enough=KEPT)
+        image = decode(name, content, enough=KEPT)
     except BadImage as error:
         raise ValueError(f"{name} can't be shown: {error.reason}. Give a {SHOWN} image.") from None
-    picture.thumbnail((KEPT, KEPT), Image.Resampling.LANCZOS)
-    if min(picture.size) < 2:
-        raise ValueError(f"{name} is {picture.width}×{picture.height} pixels; give an image of at least 2×2.")
-    return picture
+    image.thumbnail((KEPT, KEPT), Image.Resampling.LANCZOS)
+    if min(image.size) < 2:
+        raise ValueError(f"{name} is {image.width}×{image.height} pixels; give an image of at least 2×2.")
+    return image
 
 
 def refuse_bombs(name: str, content: bytes) -> None:

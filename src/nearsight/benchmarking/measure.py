@@ -143,7 +143,7 @@ def measure(
         >>> [key.runtime for key in found.seconds], len(found.peak)
         (['eager', 'folded'], 3)
     """
-    ready = Preparation(setting)
+    ready = WarmUp(setting)
     with with_threads(setting.threads), many_compilations():
         ready.prepare(models, follow, stopped)
         if not ready.tasks:
@@ -170,13 +170,13 @@ def measure(
     )
 
 
-class Preparation:
+class WarmUp:
     """Models in their runtimes, warmed up.
 
     Attributes:
         tasks: What to measure.
         memory: Bytes of one call.
-        making: Seconds until the first answer was there.
+        making: Seconds until the first output was there.
         missing: What does not run.
     """
 

@@ -220,26 +220,18 @@ def make_runner(model: BenchModel, runtime: str, device: torch.device, threads: 
     """
     began = time.perf_counter()
     with torch.inference_mode(False), torch.no_grad():  # exporters don't take tensors of inference mode
-        call = MAKERS[runtime](model, device, threads)
+        call: Callable[[Tensor], object]
+        if runtime == "onnx":
+            call = onnx_session(model, device, threads)
+        elif runtime == "eager":
+            call = model.model.to(device)
+        else:
+            folded = fold(model.model).to(device)
+            call = folded if runtime == "folded" else torch.compile(folded, dynamic=False)
     return Runner(call, time.perf_counter() - began, runtime != "onnx")
 
 
-def run_eager(model: BenchModel, device: torch.device, threads: int) -> Callable[[Tensor], object]:
-    """The model as it is."""
-    return model.model.to(device)
-
-
-def run_folded(model: BenchModel, device: torch.device, threads: int) -> nn.Module:
-    """Its copy for inference."""
-    return fold(model.model).to(device)
-
-
-def run_compiled(model: BenchModel, device: torch.device, threads: int) -> Callable[[Tensor], object]:
-    """The copy for inference, compiled for each shape it is given."""
-    return torch.compile(run_folded(model, device, threads), dynamic=False)
-
-
-def run_onnx(model: BenchModel, device: torch.device, threads: int) -> Callable[[Tensor], object]:
+def onnx_session(model: BenchModel, device: torch.device, threads: int) -> Callable[[Tensor], object]:
     """ONNX Runtime with the model as a file."""
     from ..deployment.onnx import write_onnx
     from ..runs.runtime import FATAL, need
@@ -259,14 +251,6 @@ def run_onnx(model: BenchModel, device: torch.device, threads: int) -> Callable[
         session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
     name = session.get_inputs()[0].name
     return lambda images: session.run(None, {name: images.cpu().numpy()})
-
-
-MAKERS: dict[str, Callable[[BenchModel, torch.device, int], Callable[[Tensor], object]]] = {
-    "eager": run_eager,
-    "folded": run_folded,
-    "compiled": run_compiled,
-    "onnx": run_onnx,
-}
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ..comparison.report import figure as in_short
-from ..comparison.report import overlap
+from ..comparison.report import overlap, short_number
 from ..interval import Interval
 from ..plots.style import COLOURS, FAINT, LINE, SMALL, SOFT, figure, tidy, to_png, write
 from ..reproduce.papers import plan
@@ -56,7 +55,10 @@ def all_printed() -> dict[str, float]:
     for row in sorted(published_rows(), key=lambda row: not row.own):
         top1 = accuracy_of(row)
         what = plan(row) if top1 is not None else None
-        if top1 is not None and isinstance(what, BuildRecipe) and is_unchanged(what):
+        if top1 is None or not isinstance(what, BuildRecipe):
+            continue
+        options = {key for key, _ in what.options} - {"num_classes"}
+        if not options and what.change is None and what.spec is None:  # the model as its name stands for it
             found.setdefault(what.model, top1)
     return found
 
@@ -71,12 +73,6 @@ def accuracy_of(row: PublishedRow) -> float | None:
     return float(printed) if printed.replace(".", "").isdigit() else None
 
 
-def is_unchanged(what: BuildRecipe) -> bool:
-    """Whether a row is about a model as its name stands for it, apart from the number of classes."""
-    options = {key for key, _ in what.options} - {"num_classes"}
-    return not options and what.change is None and what.spec is None
-
-
 COLUMNS = {"batch": 5, "latency, ms": 17, "images/s": 8, "memory": 8, "of peak": 7, "time ratio": 17}
 INDENT = 10  # columns of the runtime's name
 
@@ -87,7 +83,8 @@ def bench_table(found: Bench, width: int = 80) -> Text:
     text = Text("\n")
     text.append(line("", titles, titles) + "\n", style="bold")
     for model in found.models:
-        head = f"{in_short(model.parameters)} parameters, {in_short(model.macs)} multiply-adds at {sides(model.size)}"
+        parameters, macs = short_number(model.parameters), short_number(model.macs)
+        head = f"{parameters} parameters, {macs} multiply-adds at {sides(model.size)}"
         text.append(f"\n{model.label}", style="bold cyan").append(f"  {head}\n", style="dim")
         for key in found.seconds:
             if (key.label, key.size) == (model.label, model.size):
@@ -106,7 +103,7 @@ def line(name: str, titles: Sequence[str], texts: Iterable[str]) -> str:
 
 
 def cells(found: Bench, key: Key) -> dict[str, str]:
-    """The figures of one measurement."""
+    """One measurement as text."""
     ratio = found.ratio(key)
     bytes_ = found.memory.get(key)
     return {
@@ -221,7 +218,7 @@ def scaling_table(found: Bench, width: int = 80) -> Text:
     words = (
         f"Batch {found.setting.batches[0]} on {where(found)}. exponent: latency grows like the number of pixels to "
         "this power (least squares over the medians, logarithms on both sides; in brackets its 95 % interval). 1: in "
-        "proportion to the pixels; 2: as attention between all places does in the end."
+        "proportion to the pixels; 2: as attention between all positions does in the end."
     )
     cut = f"Interrupted after {len(found.peak)} of {found.setting.rounds} rounds. " if found.interrupted else ""
     text.append("\n").append("\n".join(wrap(cut + words, width)) + "\n", style="dim italic")
@@ -284,16 +281,16 @@ def draw_accuracy(found: Bench) -> tuple[bytes, list[str]]:
             "registered names, such as localvit_tiny."
         )
     images = "one image" if batch == 1 else f"a batch of {batch}"
-    picture = figure(8.4, 5.6)
+    fig = figure(8.4, 5.6)
     axes = tidy(
-        picture.add_subplot(),
+        fig.add_subplot(),
         title="Accuracy of the papers against measured latency",
         x=f"milliseconds for {images} on {machine(found)} (less is better)",
         y="top-1 accuracy printed, %",
     )
     draw_rows(axes, found, rows, printed)
-    picture.legend(loc="outside lower center", ncols=len(MARKS), fontsize=SMALL, frameon=False, labelcolor=SOFT)
-    return to_png(picture), left_out
+    fig.legend(loc="outside lower center", ncols=len(MARKS), fontsize=SMALL, frameon=False, labelcolor=SOFT)
+    return to_png(fig), left_out
 
 
 def machine(found: Bench) -> str:
@@ -349,14 +346,14 @@ def draw_scaling(found: Bench) -> bytes:
     if not grown:
         raise ValueError("No plot was drawn: no model ran at two sizes; give sizes that the models take.")
     with_memory = any(growth.memory for growth in grown)
-    picture = figure(9.6 if with_memory else 6.4, 4.6)
-    panels = [picture.add_subplot(1, 1 + with_memory, index + 1) for index in range(1 + with_memory)]
+    fig = figure(9.6 if with_memory else 6.4, 4.6)
+    panels = [fig.add_subplot(1, 1 + with_memory, index + 1) for index in range(1 + with_memory)]
     tidy(panels[0], title="Latency", y=f"milliseconds, batch {found.setting.batches[0]}")
     draw_growths(panels[0], found, grown, "latency")
     if with_memory:
         tidy(panels[1], title="Memory", y="megabytes held at most")
         draw_growths(panels[1], found, [growth for growth in grown if growth.memory], "memory")
-    return to_png(picture)
+    return to_png(fig)
 
 
 def draw_growths(axes: "Axes", found: Bench, grown: Sequence[Growth], what: str) -> None:
@@ -368,7 +365,10 @@ def draw_growths(axes: "Axes", found: Bench, grown: Sequence[Growth], what: str)
     several = len({growth.runtime for growth in grown}) > 1
     labels = list(dict.fromkeys(growth.label for growth in grown))
     for growth in grown:
-        values = [cost(found, key, what) for key in growth.keys]
+        if what == "latency":
+            values = [found.milliseconds(key).value for key in growth.keys]
+        else:
+            values = [found.memory[key] / 1e6 for key in growth.keys]
         pixels = [math.prod(key.size) for key in growth.keys]
         exponent = growth.latency if what == "latency" else growth.memory
         name = f"{growth.label} {growth.runtime}" if several else growth.label
@@ -389,19 +389,14 @@ def draw_growths(axes: "Axes", found: Bench, grown: Sequence[Growth], what: str)
     legend.get_title().set(fontsize=SMALL, color=SOFT)
 
 
-def cost(found: Bench, key: Key, what: str) -> float:
-    """Milliseconds or megabytes."""
-    return found.milliseconds(key).value if what == "latency" else found.memory[key] / 1e6
-
-
 Box = tuple[float, float, float, float]  # left, bottom, right, top in pixels
 MARK = 7.0  # half of a mark's side in pixels
-NEAR = 14.0  # a name further away than this gets a line to its place
+NEAR = 14.0  # a name further away than this gets a line to its mark
 
 
 @dataclass(frozen=True)
 class Line:
-    """A level line with marks: its name, its height, and the places of its marks along it, in the plot's units."""
+    """A level line with marks: its name, its height, and the positions of its marks along it, in the plot's units."""
 
     label: str
     height: float
@@ -441,7 +436,7 @@ def boxes_of(axes: "Axes", row: Line) -> Iterator[Box]:
 def free_position(
     line: tuple[float, float, float], size: tuple[float, float], inside: Box, taken: list[Box]
 ) -> tuple[float, float]:
-    """The nearest place for a text where nothing else is; above the line's left end if there is none.
+    """The nearest position for a text where nothing else is; above the line's left end if there is none.
 
     Args:
         line: Left end, height and right end of the line that it names.
@@ -472,7 +467,7 @@ def free_position(
 
 
 def lead(axes: "Axes", start: tuple[float, float], offset: tuple[float, float]) -> None:
-    """A thin line from a name to its place."""
+    """A thin line from a name to what it names."""
     style = {"arrowstyle": "-", "color": LINE, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 5}
     axes.annotate("", start, xytext=offset, textcoords="offset pixels", arrowprops=style, zorder=1)
 

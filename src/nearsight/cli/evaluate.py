@@ -43,7 +43,7 @@ def evaluate(
     """Say how good a model is.
 
     A classifier: accuracy with intervals, by class, confusions, calibration, worst mistakes. A detector: AP of boxes
-    and masks, by size and class. A segmenter: overlap by class. Both with their best and worst cases as a picture.
+    and masks, by size and class. A segmenter: IoU by class. Both with their best and worst cases as an image.
     """
     from ..console import make_console
     from ..evaluation import evaluate as judge
@@ -90,7 +90,7 @@ def predict(
 ) -> None:
     """Say what is in images. Folders are searched through; unreadable images are named and left out.
 
-    A detector draws boxes and masks and writes objects.json (COCO); a segmenter draws regions and writes PNGs of class
+    A detector draws boxes and masks and writes objects.json (COCO); a segmenter draws its map and writes PNGs of class
     numbers.
 
     A bundle that `nearsight export` wrote runs without torch.
@@ -116,7 +116,7 @@ def predict(
     if file is not None:
         given: list[str | Path] = [*paths, *([predictor.path] if predictor.path else [])]
         check_output(file, inputs=given, is_ours=is_table if csv else is_json_lines, force=force, option=chosen[0])
-    # Answers that scroll by are progress enough, and a bar would get in their way.
+    # Predictions that scroll by are progress enough, and a bar would get in their way.
     silent = file is None and sys.stdout.isatty()
     found = predictor.predict(
         paths,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import parse_size
+
 if TYPE_CHECKING:
     from ..deployment.export import Exported
     from ..deployment.quantize import Quantized
@@ -39,7 +41,6 @@ def export(
     """Write a model as a bundle: the model, how to prepare images, and how near it is to PyTorch."""
     from ..console import tracked
     from ..deployment.export import export as export_model
-    from ..deployment.export import parse_size
 
     found = export_model(
         source,

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import parse_size
+
 if TYPE_CHECKING:
-    from ..explanation.probing import Findings
+    from ..explanation.probing import ProbeResult
 
 
 def probe(
@@ -43,19 +45,18 @@ def probe(
         raise ValueError(f"--draw {draw} is a file; give the name of a folder.")
     from ..console import make_console, print_json
     from ..explanation.probing import probe as measure
-    from ..explanation.probing.open import parse_shape
-    from ..explanation.probing.paper import findings_text
+    from ..explanation.probing.paper import probe_text
 
-    shape = None if size is None else parse_shape(size)
+    shape = None if size is None else parse_size(size)
     found = [measure(name, size=shape, bare=bare, seed=seed) for name in names]
-    result: dict[str, Any] = {"probed": [findings.to_dict() for findings in found]}
+    result: dict[str, Any] = {"probed": [measured.to_dict() for measured in found]}
     if not as_json:
         console = make_console()
-        for findings in found:
-            console.print(findings_text(findings), soft_wrap=True)
+        for measured in found:
+            console.print(probe_text(measured), soft_wrap=True)
     if draw is not None:
-        for number, (name, findings) in enumerate(zip(names, found, strict=True), 1):
-            write_layer(draw, number, name, findings, shape, bare, seed)
+        for number, (name, measured) in enumerate(zip(names, found, strict=True), 1):
+            write_layer(draw, number, name, measured, shape, bare, seed)
     if tables:
         result["tables"] = run_tables(as_json, draw, seed)
     if as_json:
@@ -66,7 +67,6 @@ def run_tables(as_json: bool, draw: Path | None, seed: int) -> list[dict[str, An
     """Measure the paper's tables, print them unless JSON is wanted, and draw them if asked for."""
     from ..console import make_console, tracked
     from ..explanation.probing.paper import OTHERS, ROWS, measure_rows, tables_text
-    from ..explanation.probing.paper import as_json as row_json
 
     verdicts = measure_rows([*ROWS, *OTHERS], seed=seed, follow=tracked)
     printed, others = verdicts[: len(ROWS)], verdicts[len(ROWS) :]
@@ -74,11 +74,11 @@ def run_tables(as_json: bool, draw: Path | None, seed: int) -> list[dict[str, An
         make_console().print(tables_text(printed, others))
     if draw is not None:
         write_tables(draw, seed)
-    return [row_json(verdict) for verdict in verdicts]
+    return [verdict.to_dict() for verdict in verdicts]
 
 
 def write_layer(
-    folder: Path, number: int, text: str, findings: "Findings", size: tuple[int, int] | None, bare: bool, seed: int
+    folder: Path, number: int, text: str, measured: "ProbeResult", size: tuple[int, int] | None, bare: bool, seed: int
 ) -> None:
     """Draw one layer."""
     import re
@@ -88,7 +88,7 @@ def write_layer(
 
     probed = open_probed(text, size, bare=bare, seed=seed)
     name = re.sub(r"[^A-Za-z0-9._+-]+", "-", probed.name).strip("-.") or "layer"
-    save(folder / f"{number:02}-{name[:80]}.png", draw_layer(probed, findings, seed))
+    save(folder / f"{number:02}-{name[:80]}.png", draw_layer(probed, measured, seed))
 
 
 def write_tables(folder: Path, seed: int) -> None:

@@ -149,7 +149,7 @@ def prepare_output() -> None:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the library itself said no, or a file could not be used; anything else is a bug and shows its trace."""
+    """Whether the library itself refused, or a file could not be used; anything else is a bug and shows its trace."""
     frames = traceback.extract_tb(error.__traceback__)
     library = Path(__file__).parents[1]
     return isinstance(error, OSError) or (bool(frames) and Path(frames[-1].filename).is_relative_to(library))

@@ -315,10 +315,11 @@ def collect(
         for model, one in zip(plan.models, built, strict=True)
     ]
     split = predictions.split if predictions else "test"
+    outcomes = (Run(run.folder).outcome() for run in runs)
     return Comparison(
         data=describe_data(prepared),
         task=prepared.data.task,
-        metric=metric_of(runs),
+        metric=next((outcome.metric for outcome in outcomes if outcome is not None), "score"),
         split=split,
         recipe=describe_recipe(plan, built),
         seeds=list(plan.seeds),
@@ -330,12 +331,6 @@ def collect(
         command=command,
         folder=folder,
     )
-
-
-def metric_of(runs: Sequence[RunPlan]) -> str:
-    """What the scores of the runs are."""
-    outcomes = (Run(run.folder).outcome() for run in runs)
-    return next((outcome.metric for outcome in outcomes if outcome is not None), "score")
 
 
 def read_run(run: RunPlan, predictions: Predictions | None, failures: Mapping[Path, str]) -> RunResult:

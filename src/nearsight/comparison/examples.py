@@ -22,7 +22,7 @@ from .results import Disagreement, Example, ExamplePrediction
 from .statistics import Predictions
 
 SHOWN, SHOWN_DENSE = 8, 4  # examples of each sort
-SIDE, WIDTH = 96, 720  # pixels of a picture: of its longer side, and of several beside each other
+SIDE, WIDTH = 96, 720  # pixels of an example: of its longer side, and of several beside each other
 CLEAR = 0.1  # by how much better the predictions for an image must be
 
 
@@ -33,7 +33,11 @@ def find_examples(
     pairs = ((first, second), (second, first))
     if predictions.counted:
         return [right_and_wrong(predictions, *pair, split, classes) for pair in pairs]
-    models = {label: open_first(runs, label) for label in (first, second)}
+    finished = [run for run in runs if run.is_finished()]
+    models = {
+        label: load_trained(next(run.folder for run in finished if run.model.label == label))
+        for label in (first, second)
+    }
     return [better_and_worse(predictions, *pair, split, models) for pair in pairs]
 
 
@@ -45,24 +49,31 @@ def right_and_wrong(
     clear = np.flatnonzero((good > 0.5) & (bad < 0.5))
     clear = clear[np.argsort(bad[clear] - good[clear], kind="stable")]
     mostly = np.stack([predictions.image_scores(label) > 0.5 for label in predictions.labels_done()]).sum(axis=0)
-    truths = true_classes(predictions)
+    one = next(run for seeds in predictions.runs.values() for run in seeds.values())
+    assert one.classes is not None
+    truths = one.classes[1]  # [n]
     examples = []
     for row in spread_over_classes(clear, truths)[: 2 * SHOWN]:
         index = int(predictions.indices[row])
         try:
-            picture = encode(small(split.read(index, SIDE)))
+            image = split.read(index, SIDE).convert("RGB")
         except BadImage:
             continue
-        said = [mostly_predicted(predictions, label, int(row), classes) for label in (right, wrong)]
-        truth = classes[truths[row]]
+        image.thumbnail((SIDE, SIDE))
         examples.append(
-            Example(name=split.name(index), truth=truth, picture=picture, answers=said, models_right=int(mostly[row]))
+            Example(
+                name=split.name(index),
+                truth=classes[truths[row]],
+                picture=encode(image),
+                answers=[mostly_predicted(predictions, label, int(row), classes) for label in (right, wrong)],
+                models_right=int(mostly[row]),
+            )
         )
     return Disagreement(right=right, wrong=wrong, images=len(clear), examples=examples[:SHOWN])
 
 
 def spread_over_classes(rows: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The places in turns over the classes, so that one class does not fill the page."""
+    """The rows in turns over the classes, so that one class does not fill the page."""
     seen: dict[int, int] = {}
     turns = []
     for index in rows:
@@ -72,24 +83,12 @@ def spread_over_classes(rows: NDArray[np.int64], labels: NDArray[np.int64]) -> N
     return rows[np.argsort(turns, kind="stable")]
 
 
-def true_classes(predictions: Predictions) -> NDArray[np.int64]:
-    """True class numbers of the images `[n]`."""
-    one = next(run for seeds in predictions.runs.values() for run in seeds.values())
-    assert one.classes is not None
-    return one.classes[1]
-
-
 def mostly_predicted(predictions: Predictions, label: str, index: int, classes: Sequence[str]) -> ExamplePrediction:
     """What most seeds of a model predict for an image."""
     pairs = [run.classes[:, index] for run in predictions.runs[label].values() if run.classes is not None]
     given, truths = np.stack(pairs, axis=1)
-    said = int(np.bincount(given).argmax())
-    return ExamplePrediction(label=label, answer=classes[said], right=int((given == truths).sum()), seeds=len(given))
-
-
-def open_first(runs: Sequence[RunPlan], label: str) -> Predictor:
-    """The model of a label's first finished run."""
-    return load_trained(next(run.folder for run in runs if run.model.label == label and run.is_finished()))
+    most = int(np.bincount(given).argmax())
+    return ExamplePrediction(label=label, answer=classes[most], right=int((given == truths).sum()), seeds=len(given))
 
 
 def better_and_worse(
@@ -102,7 +101,7 @@ def better_and_worse(
     examples = []
     for row in clear[:SHOWN_DENSE]:
         index = int(predictions.indices[row])
-        said = [
+        shown = [
             ExamplePrediction(
                 label=label,
                 answer=f"{100 * predictions.image_scores(label)[row]:.0f} %",
@@ -112,10 +111,13 @@ def better_and_worse(
             for label in (better, worse)
         ]
         try:
-            picture = encode(not_wider(draw_both(split, index, {label: models[label] for label in (better, worse)})))
+            image = draw_both(split, index, {label: models[label] for label in (better, worse)})
         except BadImage:
             continue
-        examples.append(Example(name=split.name(index), truth="", picture=picture, answers=said, models_right=0))
+        if image.width > WIDTH:
+            image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
+        drawn = encode(image.quantize(128))
+        examples.append(Example(name=split.name(index), truth="", picture=drawn, answers=shown, models_right=0))
     return Disagreement(right=better, wrong=worse, images=len(clear), examples=examples)
 
 
@@ -124,7 +126,7 @@ def draw_both(split: Split, index: int, models: dict[str, Predictor]) -> Image.I
     first = next(iter(models.values()))
     task = get_task(first.task)
     image, truth = task.draw_truth(split, index, first.classes)
-    panels = [("truth", truth)]
+    panels = [("ground truth", truth)]
     for label, trained in models.items():
         item = EvalImages(split, trained.preprocessing)[index]
         if isinstance(item, BadImage):
@@ -134,21 +136,6 @@ def draw_both(split: Split, index: int, models: dict[str, Predictor]) -> Image.I
         (found,) = task.predict(trained.model, batch, trained.preprocessing, device, trained.classes)
         panels.append((label, found.at_settings(trained.settings, top=1, min_score=None).draw(image)))
     return side_by_side(panels)
-
-
-def small(image: Image.Image) -> Image.Image:
-    """An image for a page; small ones stay as they are."""
-    image = image.convert("RGB")
-    if max(image.size) > SIDE:
-        image.thumbnail((SIDE, SIDE))
-    return image
-
-
-def not_wider(image: Image.Image) -> Image.Image:
-    """Several images beside each other, not wider than a page and of few colours."""
-    if image.width > WIDTH:
-        image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
-    return image.quantize(128)
 
 
 def encode(image: Image.Image) -> str:

@@ -315,7 +315,7 @@ def build_candidate(candidate: Candidate, recipe: Recipe, data: Data) -> BuiltCa
 
 
 def is_convnet(name: str, model: nn.Module) -> bool:
-    """Whether a model is a ConvNet of timm: convolutions with neighbours, and no attention between places.
+    """Whether a model is a ConvNet of timm: convolutions with neighbours, and no attention between positions.
 
     Example:
         >>> import timm

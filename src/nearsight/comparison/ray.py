@@ -94,7 +94,9 @@ def connect(address: str) -> Any:
             "--ray needs Ray, which is not installed; install it with: pip install 'nearsight[ray]'"
         ) from None
     try:
-        knock(address)
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
+        if colon and port.isdecimal():  # else Ray would go on trying for minutes where nobody listens
+            socket.create_connection((host, int(port)), timeout=WAIT).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
     except (OSError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -102,14 +104,6 @@ def connect(address: str) -> Any:
             f"There is no Ray cluster at {address!r} ({reason}); start one with `ray start --head`."
         ) from None
     return ray
-
-
-def knock(address: str) -> None:
-    """Refuse an address where nobody listens; Ray itself would go on trying for minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdecimal():
-        with socket.create_connection((host, int(port)), timeout=WAIT):
-            pass
 
 
 def for_elsewhere(job: Job) -> Job:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ..interval import Interval
 from ..plots.axes import Axis, padded
+from ..tasks import get_task
 from ..training.progress import duration
 from .results import Comparison, Curve, Difference, ModelResult
 
@@ -69,9 +70,9 @@ def against_baseline(ranked: Sequence[ModelResult], results: Comparison) -> list
         return [f"It is the baseline itself: {len(others)} of the {len(ranked) - 1} others are worse."]
     if best.difference is None:
         return []
-    said = f"{best.label} is {spelled(best.difference, f'{kind} {baseline.label}')}"
+    sentence = f"{best.label} is {spelled(best.difference, f'{kind} {baseline.label}')}"
     shown = best.difference.verdict != "no difference shown"
-    return [f"{said}." if shown else f"{said}, which shows no difference."]
+    return [f"{sentence}." if shown else f"{sentence}, which shows no difference."]
 
 
 def pretraining(ranked: Sequence[ModelResult]) -> list[str]:
@@ -108,20 +109,22 @@ def cost(ranked: Sequence[ModelResult], results: Comparison) -> list[str]:
 
 def cautions(results: Comparison) -> list[str]:
     """What the reader must know to trust the rest."""
-    said = []
+    sentences = []
     if len(results.seeds) == 1:
-        said.append("Only one seed was trained: how much training varies is unknown, and the intervals leave it out.")
+        sentences.append(
+            "Only one seed was trained: how much training varies is unknown, and the intervals leave it out."
+        )
     if results.split == "val":
-        said.append(
+        sentences.append(
             "There are no test images: the models are judged by the validation images, which have also chosen the best "
             "epoch of each run, so all of them look a little better than they are."
         )
     if results.failures:
         runs = sum(len(model.runs) for model in results.models)
-        said.append(f"{len(results.failures)} of {runs} runs failed and are not in the figures.")
+        sentences.append(f"{len(results.failures)} of {runs} runs failed and are not in the results.")
     if results.suggestion:
-        said.append(f"No ConvNet was among the models; add {results.suggestion} for an honest comparison.")
-    return said
+        sentences.append(f"No ConvNet was among the models; add {results.suggestion} for an honest comparison.")
+    return sentences
 
 
 def tied(ranked: Sequence[ModelResult]) -> list[ModelResult]:
@@ -207,12 +210,14 @@ def colour(index: int) -> str:
 
 def learning_curves(results: Comparison) -> Markup:
     """Validation score while training: mean over seeds, with the range between the seeds."""
-    shown = [(index, curves_of(model)) for index, model in enumerate(results.models)]
-    shown = [(index, curves) for index, curves in shown if curves]
-    if not shown:
-        return Markup("")
     by_time = results.recipe.get("budget") is not None
-    lines = [(index, *summary(curves, by_time)) for index, curves in shown]
+    lines = []
+    for index, model in enumerate(results.models):
+        curves = [run.curve for run in model.runs if run.curve and run.curve.epoch and run.failure is None]
+        if curves:
+            lines.append((index, *summary(curves, by_time)))
+    if not lines:
+        return Markup("")
     last = max(x[-1] for _, x, *_ in lines)
     across = Axis(0, last * 1.02, LEFT, WIDTH - RIGHT)
     down = Axis(*upright([value for _, _, low, _, high in lines for value in (*low, *high)]), HEIGHT - BOTTOM, TOP)
@@ -225,17 +230,12 @@ def learning_curves(results: Comparison) -> Markup:
         if len(x) == 1:  # which no line shows
             centre = f'cx="{across.position(x[0]):.1f}" cy="{down.position(mean[0]):.1f}"'
             parts.append(f'<g class="{colour(index)}"><circle class="dot" {centre} r="5"/></g>')
-    said = "; ".join(f"{results.models[i].label} ends at {mean[-1]:.1%}" for i, _, _, mean, _ in lines)
-    return drawing(f"Validation {results.metric} by epoch: {said}.", parts)
-
-
-def curves_of(model: ModelResult) -> list[Curve]:
-    """Curves of the finished runs."""
-    return [run.curve for run in model.runs if run.curve and run.curve.epoch and run.failure is None]
+    ends = "; ".join(f"{results.models[i].label} ends at {mean[-1]:.1%}" for i, _, _, mean, _ in lines)
+    return drawing(f"Validation {results.metric} by epoch: {ends}.", parts)
 
 
 def summary(curves: Sequence[Curve], by_time: bool) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Place, lowest, mean and highest score at each epoch that all runs have."""
+    """Position along the axis, lowest, mean and highest score at each epoch that all runs have."""
     epochs = min(len(curve.epoch) for curve in curves)
     values = np.array([curve.val_score[:epochs] for curve in curves])
     minutes = np.mean([curve.seconds[:epochs] for curve in curves], axis=0) / 60
@@ -298,9 +298,9 @@ def dot(index: int, time: Interval, score: Interval, across: Axis, down: Axis, l
     """A model with the interval of its score."""
     x, y = across.position(time.value), down.position(score.value)
     low, high = down.position(score.low), down.position(score.high)
-    said = f"{label}: {score.value:.1%}, {time.value:.2f} ms"
+    title = f"{label}: {score.value:.1%}, {time.value:.2f} ms"
     return (
-        f'<g class="{colour(index)}"><title>{escape(said)}</title>'
+        f'<g class="{colour(index)}"><title>{escape(title)}</title>'
         f'<line class="whisker" x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}"/>'
         f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="5"/></g>'
     )
@@ -321,7 +321,7 @@ def tag(label: str, x: float, y: float, taken: list[tuple[float, float, float, f
 
 
 def overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    """Whether two boxes (left, top, right, bottom) share a place."""
+    """Whether two boxes (left, top, right, bottom) overlap."""
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
@@ -367,14 +367,14 @@ def frame(across: Axis, down: Axis, title: str, count: int) -> str:
 
 
 def points_of(across: Axis, down: Axis, x: Sequence[float], y: Sequence[float]) -> str:
-    """Places of a line."""
+    """Points of a line, as SVG takes them."""
     return " ".join(f"{across.position(a):.1f},{down.position(b):.1f}" for a, b in zip(x, y, strict=True))
 
 
 def drawing(described: str, parts: Sequence[str]) -> Markup:
     """A whole chart with a description for those who can't see it."""
-    said = escape(described, quote=True)
-    return Markup(f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{said}">{"".join(parts)}</svg>')
+    label = escape(described, quote=True)
+    return Markup(f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>')
 
 
 def render(results: Comparison) -> str:
@@ -382,9 +382,9 @@ def render(results: Comparison) -> str:
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page.filters |= {
         "duration": duration,
-        "figure": figure,
         "percent": percent,
         "probability": probability,
+        "short_number": short_number,
         "signed": signed,
         "count": count,
     }
@@ -403,6 +403,7 @@ def render(results: Comparison) -> str:
         facts=facts(results),
         best=results.ranked[0].label if results.ranked else None,
         decided_by_val=results.split == "val",
+        image_score=get_task(results.task).image_score,
     )
 
 
@@ -434,11 +435,11 @@ def budget(results: Comparison) -> str:
     return f"{' or '.join([*map(str, few), count(most, 'epoch')])} for every model and seed"
 
 
-def figure(value: float) -> str:
+def short_number(value: float) -> str:
     """A large number in short: `797 k`, `49.6 M`, `1.26 G`.
 
     Example:
-        >>> figure(797704), figure(49642368), figure(1.26e9), figure(812)
+        >>> short_number(797704), short_number(49642368), short_number(1.26e9), short_number(812)
         ('798 k', '49.6 M', '1.26 G', '812')
     """
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -473,8 +474,8 @@ def results_table(results: Comparison) -> Table:
             Text(model.label),
             percent(model.score) if model.score else "failed",
             difference,
-            figure(model.parameters),
-            figure(model.macs),
+            short_number(model.parameters),
+            short_number(model.macs),
             f"{model.latency.milliseconds.value:.2f} ms" if model.latency else "–",
             duration(model.seconds) if model.seconds else "–",
         )

@@ -25,12 +25,11 @@ def read_interval(found: Any) -> Any:
     return Interval(found["mean"], found["low"], found["high"]) if is_written else found
 
 
-def write_interval(found: Interval) -> dict[str, float]:
-    """An interval for JSON."""
-    return {"mean": found.value, "low": found.low, "high": found.high}
-
-
-Measured = Annotated[Interval, BeforeValidator(read_interval), PlainSerializer(write_interval)]
+Measured = Annotated[
+    Interval,
+    BeforeValidator(read_interval),
+    PlainSerializer(lambda found: {"mean": found.value, "low": found.low, "high": found.high}),
+]
 
 
 class Difference(Record):
@@ -138,7 +137,7 @@ class ModelResult(Record):
 
 
 class ExamplePrediction(Record):
-    """What a model says of an image: the class that most seeds gave, and how many were right."""
+    """What a model predicts for an image: the class that most seeds gave, and how many were right."""
 
     label: str
     answer: str

@@ -61,7 +61,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Slot:
-    """A place where one run at a time can be.
+    """Where one run at a time can be.
 
     Attributes:
         threads: CPU threads of the run.
@@ -72,7 +72,7 @@ class Slot:
     gpu: int | None = None
 
     def environment(self) -> dict[str, str]:
-        """Environment of a process in this place."""
+        """Environment of a process in this slot."""
         chosen = {"OMP_NUM_THREADS": str(self.threads)}
         if self.gpu is not None:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -92,7 +92,7 @@ class Child:
 
 
 def find_slots(runs: int, jobs: int | None) -> list[Slot]:
-    """Places for runs: the GPUs, or as many as there are cores, which share them.
+    """Slots for runs: the GPUs, or as many as there are cores, which share them.
 
     Args:
         runs: Runs that wait.
@@ -209,7 +209,7 @@ def end_of(child: Child) -> str | None:
 
 
 def last_line(text: str) -> str:
-    """The last line of what a process said, without the name of the program."""
+    """The last line of what a process printed, without the name of the program."""
     lines = text.strip().splitlines()
     return lines[-1].removeprefix("nearsight: ") if lines else ""
 
@@ -258,11 +258,11 @@ def epochs_within(budget: float, built: Sequence[BuiltCandidate], source: str, s
             )
             with process:  # closes its standard input at the end, and not before
                 assert process.stdout is not None and process.stderr is not None
-                said, complained = process.stdout.read(), process.stderr.read()
+                printed, complained = process.stdout.read(), process.stderr.read()
             if process.returncode:
                 reason = last_line(complained) or f"its process ended with code {process.returncode}"
                 raise ValueError(f"An epoch of {built[number].candidate.label} can't be timed: {reason}")
-            return float(last_line(said))
+            return float(last_line(printed))
 
         seconds = list(pool.map(time_one, range(len(built))))
     epochs = []

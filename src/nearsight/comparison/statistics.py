@@ -1,11 +1,11 @@
-"""How sure a comparison is: intervals and paired tests over seeds and test images.
+"""How certain a comparison is: intervals and paired tests over seeds and test images.
 
 A mean score has two sources of error: other seeds would have trained other models, and other test images would have
 been classified otherwise. Both are estimated from the scores `[seeds, images]` and added. Scores that are no mean over
 images (AP, mIoU) come as pseudo-values of groups of images (`pseudo_values`), whose mean and variance stand for them.
 What seeds and images do to each other is in both terms, so that intervals come out rather too wide than too narrow.
-Only where two or three seeds differ by many points, more than the choice of images does, they hold the truth in 87 to
-93 of 100 cases instead of 95.
+Only where two or three seeds differ by many points, more than the choice of images does, they hold the true value in
+87 to 93 of 100 cases instead of 95.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
         mean: Over seeds and images.
         low: Lower end of the 95 % interval.
         high: Upper end of the 95 % interval.
-        p: Probability of a mean at least so far from 0 if it were 0 in truth.
+        p: Probability of a mean at least so far from 0 if the true one were 0.
         seed_error: Standard error from training; None with one seed, where it is unknown.
         image_error: Standard error from the choice of test images.
     """
@@ -66,7 +66,11 @@ def estimate(values: NDArray[np.float64], counted: bool = True) -> Estimate:
     if not seeds or not images:
         raise ValueError("There are no predictions to compare; at least one seed and one test image are needed.")
     mean = float(values.mean())
-    image_part = image_variance(values.mean(axis=0), counted) / images
+    # at least the variance of one image which differs, for equal counts don't prove certainty
+    fraction = 1 / (images + 1)
+    least = fraction * (1 - fraction) if counted else 1e-12
+    between_images = float(values.mean(axis=0).var(ddof=1)) if images > 1 else 0.0
+    image_part = max(between_images, least) / images
     parts = [(image_part, max(images - 1, 1))]
     if seeds > 1:
         parts.append((float(values.mean(axis=1).var(ddof=1)) / seeds, seeds - 1))
@@ -79,14 +83,6 @@ def estimate(values: NDArray[np.float64], counted: bool = True) -> Estimate:
     return Estimate(mean, mean - reach, mean + reach, p, seed_error, image_part**0.5)
 
 
-def image_variance(per_image: NDArray[np.float64], counted: bool) -> float:
-    """Variance between images; at least that of one image which differs, for equal counts don't prove certainty."""
-    images = len(per_image)
-    fraction = 1 / (images + 1)
-    least = fraction * (1 - fraction) if counted else 1e-12
-    return max(float(per_image.var(ddof=1)) if images > 1 else 0.0, least)
-
-
 def estimate_score(parts: NDArray[np.float64], counted: bool = True) -> Estimate:
     """A score from what images, or groups of them, add to it `[seeds, k]`; the interval ends at 0 and 1."""
     found = estimate(parts.astype(np.float64), counted)
@@ -94,7 +90,7 @@ def estimate_score(parts: NDArray[np.float64], counted: bool = True) -> Estimate
 
 
 def estimate_difference(parts: NDArray[np.float64], baseline: NDArray[np.float64], counted: bool = True) -> Estimate:
-    """How much better a model is than a baseline that answered the same images with the same seeds.
+    """How much better a model is than a baseline that predicted the same images with the same seeds.
 
     Args:
         parts: What images, or groups of them, add to the model's score `[seeds, k]`.
@@ -107,7 +103,7 @@ def estimate_difference(parts: NDArray[np.float64], baseline: NDArray[np.float64
         1.0
     """
     if parts.shape != baseline.shape:
-        raise ValueError(f"Answers {parts.shape} can't be paired with {baseline.shape}; use the same seeds and images.")
+        raise ValueError(f"Scores {parts.shape} can't be paired with {baseline.shape}; use the same seeds and images.")
     found = estimate(parts.astype(np.float64) - baseline.astype(np.float64), counted)
     return found._replace(low=max(found.low, -1.0), high=min(found.high, 1.0))
 

@@ -12,8 +12,8 @@ from ..data.file_system import find_images
 from ..data.image import Files
 from ..data.open import open_any
 from ..data.samples import Data, Split, Subset
-from ..runs.eval_data import open_own
 from ..runs.predictor import Predictor
+from ..runs.run import open_own
 from ..tasks import get_task
 
 SEED = 0
@@ -91,21 +91,16 @@ def find_calibration(predictor: Predictor, given: str | os.PathLike[str] | None 
 
 
 def of_source(predictor: Predictor, source: str) -> CalibrationSet:
-    """Images of data with or without labels."""
+    """Images of labelled data, or all below a folder."""
     try:
         data = open_any(source, predictor.task if predictor.preprocessing.dense else None)
     except ValueError:
         if not Path(source).is_dir():
             raise
-        return of_folder(source)
+        paths = find_images([source])
+        files = Files("", paths, np.zeros(len(paths), dtype=np.int64))
+        return halved(f"the images in {source}", files, labelled=False)
     return of_data(predictor, data)
-
-
-def of_folder(folder: str) -> CalibrationSet:
-    """All images below a folder, without labels."""
-    paths = find_images([folder])
-    files = Files("", paths, np.zeros(len(paths), dtype=np.int64))
-    return halved(f"the images in {folder}", files, labelled=False)
 
 
 def of_data(predictor: Predictor, data: Data) -> CalibrationSet:
@@ -114,10 +109,8 @@ def of_data(predictor: Predictor, data: Data) -> CalibrationSet:
     name = next((name for name in ORDER if name in splits), None)
     if name is None:
         raise ValueError(f"{data.source} has no images; give others with --images.")
-    measure, labelled = (
-        splits[name],
-        predictor.weights == "trained",
-    )  # others have numbers for labels, which any may have
+    measure = splits[name]
+    labelled = predictor.weights == "trained"  # others have numbers for labels, which any may have
     try:
         measure = get_task(predictor.task).match_split(measure, data, predictor.classes) if labelled else measure
     except ValueError:

@@ -1,8 +1,7 @@
-"""From a model to a bundle: written, verified against PyTorch, and only then put in its place."""
+"""From a model to a bundle: written, verified against PyTorch, and only then put where it belongs."""
 
 import os
 import platform
-import re
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..console import first_line
 from ..runs.bundle import ABOUT, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
 from ..runs.predictor import Predictor, load_module
 from ..runs.runtime import need, open_runner
@@ -40,16 +40,11 @@ def open_exportable(source: str | os.PathLike[str], size: tuple[int, int] | None
     """
     opened = load_module(source)
     if size is not None:
-        opened = replace(opened, preprocessing=with_size(opened.preprocessing, size))
+        # a model that is shown whole images takes it for their shorter and their longest side
+        change = {"min_size": min(size), "max_size": max(size)} if opened.preprocessing.dense else {"size": size}
+        opened = replace(opened, preprocessing=replace(opened.preprocessing, **change))
     refuse_others(opened)
     return opened
-
-
-def with_size(preprocessing: Any, size: tuple[int, int]) -> Any:
-    """Preprocessing for another size; of a model that is shown whole images its shorter and its longest side."""
-    if preprocessing.dense:
-        return replace(preprocessing, min_size=min(size), max_size=max(size))
-    return replace(preprocessing, size=size)
 
 
 @torch.inference_mode()
@@ -59,27 +54,14 @@ def refuse_others(opened: Predictor) -> None:
     try:
         logits = opened.model(torch.zeros(1, 3, height, width))
     except Exception as error:  # timm's models fail in many ways on sizes that they were not made for
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
-            f"{opened.name} does not take RGB images of {height}×{width} pixels ({reason}); give another --size."
+            f"{opened.name} does not take RGB images of {height}×{width} pixels ({first_line(error)}); give another "
+            "--size."
         ) from None
     if hasattr(opened.model, "export_outputs"):
         return
     if not isinstance(logits, torch.Tensor) or logits.shape != (1, len(opened.classes)) or not opened.classes:
         raise ValueError(f"{opened.name} is no classifier (it gives no number for each class); it can't be exported.")
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """Height and width of a text such as `224` or `224x320`.
-
-    Example:
-        >>> parse_size("224x320"), parse_size("96")
-        ((224, 320), (96, 96))
-    """
-    match = re.fullmatch(r"([1-9]\d{0,4})(?:[x×]([1-9]\d{0,4}))?", text.strip().lower())
-    if match is None:
-        raise ValueError(f"--size {text} is no size; write height and width in pixels like 224x320, or 224 for both.")
-    return int(match[1]), int(match[2] or match[1])
 
 
 # What writing and running each format takes beside torch.
@@ -179,8 +161,7 @@ def export(
         agreements = check(predictor, bundle, part, calibration)
         quantized = None
         if int8:
-            quantized = shrink(part / FILES[kind][0], calibration, predictor, margin, progress)
-            check_runs(predictor, bundle, part, calibration)
+            quantized = shrink(predictor, bundle, part, calibration, margin, progress)
         found = Exported(folder, bundle, calibration.what, tuple(agreements), quantized)
         write_json(part / ABOUT, describe(bundle, part))
         write_json(part / VERIFIED, report(found))
@@ -267,21 +248,18 @@ def check(predictor: Predictor, bundle: Bundle, folder: Path, calibration: Calib
 
 
 def shrink(
-    file: Path, calibration: CalibrationSet, predictor: Predictor, margin: float, progress: Progress
+    predictor: Predictor, bundle: Bundle, folder: Path, calibration: CalibrationSet, margin: float, progress: Progress
 ) -> Quantized:
-    """Put a model of 8 bits in the place of a float one."""
+    """Replace a float model by one of 8 bits, whose predictions are judged, and which gives numbers at all sizes."""
+    file = folder / FILES[bundle.kind][0]
     small = file.with_name(f"small-{file.name}")
     quantized = quantize(file, small, calibration, predictor.preprocessing, margin=margin, progress=progress)
     small.replace(file)
-    return quantized
-
-
-def check_runs(predictor: Predictor, bundle: Bundle, folder: Path, calibration: CalibrationSet) -> None:
-    """Run a model of 8 bits at all sizes; its predictions were judged before, here they only have to be numbers."""
     runner = open_runner(folder, bundle)
     for one in compare(predictor, runner, calibration.measure, any_batch=bundle.any_batch, any_size=bundle.any_size):
         if not one.max_abs < float("inf"):
             raise ValueError(f"In 8 bits the model gives no numbers at {one.size[0]}×{one.size[1]} pixels.")
+    return quantized
 
 
 def report(found: Exported) -> dict[str, Any]:
@@ -291,7 +269,7 @@ def report(found: Exported) -> dict[str, Any]:
         "images": found.images,
         "tolerance": TOLERANCE,
         "against": "PyTorch, before folding and export",
-        "sizes": [one.as_dict() for one in found.agreements],
+        "sizes": [one.to_dict() for one in found.agreements],
         "versions": {package: version(package) for package in packages} | {"python": platform.python_version()},
     }
     if found.quantized is not None:

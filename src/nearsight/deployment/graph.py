@@ -16,6 +16,8 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from ..console import first_line
+
 INPUT = "images"
 EXAMPLE_BATCH = 2  # one image would be taken for "always one"
 # What happens to hold for the example is taken for a law: that a map has one cell, that windows fit, that two sides are
@@ -168,18 +170,12 @@ def channels(model: nn.Module) -> int:
     return int(getattr(model, "in_chans", size[0]))
 
 
-def first_line(error: Exception) -> str:
-    """The first line of an error's text, or its kind."""
-    text = str(error).strip()
-    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
-
-
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """A name to write to, which becomes `path` when all is written.
 
     Raises:
-        OSError: The folder is not there or can't be written to; said before any work.
+        OSError: The folder is not there or can't be written to; raised before any work.
     """
     part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     part.touch()

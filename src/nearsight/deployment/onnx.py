@@ -15,9 +15,10 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
+from ..console import first_line
 from ..heads import graph
 from ..runs.runtime import need
-from .graph import INPUT, Axes, Exportable, channels, first_line, record, written_whole
+from .graph import INPUT, Axes, Exportable, channels, record, written_whole
 
 MOST = 2**62  # boxes that are left at most
 OPSET = 20  # the first with GELU as one operator
@@ -93,7 +94,7 @@ def to_onnx(program: ExportedProgram, names: tuple[str, ...]) -> Any:
 
 
 def own_operators() -> dict[Any, Any]:
-    """How the operators of `heads.graph` are said in ONNX."""
+    """How the operators of `heads.graph` are written in ONNX."""
     import onnxscript
 
     op: Any = onnxscript.opset20
@@ -132,7 +133,7 @@ def own_operators() -> dict[Any, Any]:
 
 
 def boolean(value: bool) -> Any:
-    """One truth value as ONNX has it in attributes."""
+    """One boolean as ONNX has it in attributes."""
     import onnx
 
     return onnx.helper.make_tensor("value", onnx.TensorProto.BOOL, [1], [value])
@@ -309,6 +310,5 @@ def write_openvino(onnx_path: Path, path: Path) -> None:
             # Not `convert_model`, which would try the formats of other frameworks on a damaged file.
             graph = openvino.Core().read_model(onnx_path)
         except RuntimeError as error:
-            reason = first_line(error)
-            raise ValueError(f"OpenVINO can't convert {onnx_path} ({reason}); update it.") from None
+            raise ValueError(f"OpenVINO can't convert {onnx_path} ({first_line(error)}); update it.") from None
         openvino.serialize(graph, part, part_of_weights)

@@ -1,4 +1,4 @@
-"""Whole numbers of 8 bits in place of floats: ONNX Runtime's static quantisation, with the layers it hurts left out.
+"""Whole numbers of 8 bits instead of floats: ONNX Runtime's static quantisation, with the layers it hurts left out.
 
 Only products with trained weights (convolutions, linear layers) are quantised. Softmax, norms, gates, attention's and
 dynamic kernels' products have no weights to shrink and stay in float. Of the weights 7 bits are used: processors
@@ -85,7 +85,7 @@ def quantize(
     source: Path,
     target: Path,
     calibration: CalibrationSet,
-    input: Preprocessing,
+    preprocessing: Preprocessing,
     *,
     margin: float = 0.01,
     progress: Progress = no_progress,
@@ -100,7 +100,7 @@ def quantize(
         source: The float model.
         target: File to write.
         calibration: Images to calibrate with, and others to measure on.
-        input: How images are shown.
+        preprocessing: How images are shown.
         margin: Fraction of right predictions that may be lost; without labels, of predictions that may change.
         progress: Wraps what takes time, to show how far the work is.
 
@@ -111,7 +111,7 @@ def quantize(
     if calibration.calibrate is None:
         raise ValueError(f"{calibration.what} are too few to calibrate 8 bits with; give more with --images.")
     with tempfile.TemporaryDirectory(prefix="nearsight-int8-") as scratch:
-        work = Work(source, Path(scratch), calibration, input, progress)
+        work = Work(source, Path(scratch), calibration, preprocessing, progress)
         kept, verdict = search(work, margin)
         work.write(work.layers - set(kept), target)
     sizes = source.stat().st_size, target.stat().st_size
@@ -131,7 +131,7 @@ def search(work: "Work", margin: float) -> tuple[tuple[str, ...], QuantizeVerdic
         verdict = work.judge(work.layers - set(kept))
         if verdict.lost <= margin:
             return kept, verdict
-    if whole.lost <= margin:  # the predictions stand, although the figures behind them moved
+    if whole.lost <= margin:  # the predictions stand, although the logits behind them moved
         return (), whole
     raise ValueError(refusal(verdict, margin))
 
@@ -171,24 +171,30 @@ class Work:
     """
 
     def __init__(
-        self, source: Path, scratch: Path, calibration: CalibrationSet, input: Preprocessing, progress: Progress
+        self, source: Path, scratch: Path, calibration: CalibrationSet, preprocessing: Preprocessing, progress: Progress
     ):
         assert calibration.calibrate is not None
-        self.scratch, self.input, self.progress = scratch, input, progress
+        self.scratch, self.preprocessing, self.progress = scratch, preprocessing, progress
         self.model = scratch / "float.onnx"
-        simplify(source, self.model)
-        self.layers = frozenset(weighted_layers(self.model))
+        tools: Any = need("onnxruntime.quantization.shape_inference", "Quantising")
+        # Constants computed and shapes inferred, as the quantiser wants it. Symbolic inference gives up on shapes that
+        # are computed from the image's; the plain one knows enough.
+        tools.quant_pre_process(str(source), str(self.model), skip_symbolic_shape=True)
+        graph = need("onnx", "Quantising").load(self.model).graph
+        constants = {tensor.name for tensor in graph.initializer}
+        weighted = (node for node in graph.node if node.op_type in OPERATORS and node.input[1] in constants)
+        self.layers = frozenset(node.name for node in weighted)
         if not self.layers:
             raise ValueError(f"{source} has no layers with weights; there is nothing to quantize.")
         self.labelled, self.measured = calibration.labelled, sample(calibration.measure, MEASURED)
         ranged = sample(calibration.calibrate, CALIBRATED)
         self.calibrated, self.probed = len(ranged), sample(calibration.calibrate, PROBED)
         self.ranges = find_ranges(self.model, scratch, self.show(ranged, "Calibrating"))
-        self.truth, self.labels = self.predictions(run_onnx(self.model), "Measuring the float model")
+        self.reference, self.labels = self.predictions(run_onnx(self.model), "Measuring the float model")
 
     def show(self, split: Split, title: str) -> Iterable[Group]:
         """Batches of images, with progress."""
-        return self.progress(batches(split, self.input, BATCH), title, -(-len(split) // BATCH))
+        return self.progress(batches(split, self.preprocessing, BATCH), title, -(-len(split) // BATCH))
 
     def predictions(self, runner: Runner, title: str) -> tuple[Logits, NDArray[np.int64]]:
         """Logits `[n, classes]` for the measured images, and their labels `[n]`."""
@@ -200,22 +206,22 @@ class Work:
         """What it costs to quantize these layers."""
         file = self.write(layers, self.scratch / "candidate.onnx")
         mine, _ = self.predictions(run_onnx(file), "Measuring in 8 bits")
-        predicted, wanted = mine.argmax(axis=1), self.truth.argmax(axis=1)
+        predicted, wanted = mine.argmax(axis=1), self.reference.argmax(axis=1)
         before = after = None
         if self.labelled:
             before, after = (float((prediction == self.labels).mean()) for prediction in (wanted, predicted))
         return QuantizeVerdict(
-            len(mine), distance(mine, self.truth), float((predicted == wanted).mean()), before, after
+            len(mine), distance(mine, self.reference), float((predicted == wanted).mean()), before, after
         )
 
     def probe_layers(self) -> dict[str, float]:
         """The error of the logits when one layer alone is quantised, for each."""
-        images = np.concatenate([group.images for group in batches(self.probed, self.input, BATCH)])
-        truth = run_onnx(self.model)(images)["logits"]
+        images = np.concatenate([group.images for group in batches(self.probed, self.preprocessing, BATCH)])
+        reference = run_onnx(self.model)(images)["logits"]
         file, names = self.scratch / "probe.onnx", sorted(self.layers)
         errors = {}
         for name in self.progress(names, "Trying each layer alone", len(names)):
-            errors[name] = distance(run_onnx(self.write([name], file))(images)["logits"], truth)
+            errors[name] = distance(run_onnx(self.write([name], file))(images)["logits"], reference)
         return errors
 
     def write(self, layers: Iterable[str], target: Path) -> Path:
@@ -238,24 +244,9 @@ class Work:
         return target
 
 
-def distance(mine: Logits, truth: Logits) -> float:
+def distance(mine: Logits, reference: Logits) -> float:
     """Norm of the difference as a fraction of the norm."""
-    return float(np.linalg.norm(mine - truth) / max(float(np.linalg.norm(truth)), 1e-30))
-
-
-def simplify(source: Path, target: Path) -> None:
-    """Write a model with constants computed and shapes inferred, as the quantiser wants it."""
-    tools: Any = need("onnxruntime.quantization.shape_inference", "Quantising")
-    # Symbolic inference gives up on shapes that are computed from the image's; the plain one knows enough.
-    tools.quant_pre_process(str(source), str(target), skip_symbolic_shape=True)
-
-
-def weighted_layers(model: Path) -> list[str]:
-    """Names of the operators that multiply with trained weights."""
-    onnx: Any = need("onnx", "Quantising")
-    graph = onnx.load(model).graph
-    constants = {tensor.name for tensor in graph.initializer}
-    return [node.name for node in graph.node if node.op_type in OPERATORS and node.input[1] in constants]
+    return float(np.linalg.norm(mine - reference) / max(float(np.linalg.norm(reference)), 1e-30))
 
 
 def find_ranges(model: Path, scratch: Path, groups: Iterable[Group]) -> Any:

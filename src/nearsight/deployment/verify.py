@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..console import first_line
 from ..data.loader import EvalImages
 from ..data.samples import BadImage, Split
 from ..data.transforms import Preprocessing
@@ -17,7 +18,7 @@ from ..runs.predictor import Predictor
 from ..runs.runtime import Runner
 from ..tasks import get_task
 from .calibration import sample
-from .graph import Exportable, first_line
+from .graph import Exportable
 
 MOST = 32  # images at each size
 MOST_DENSE = 8  # of detectors and segmenters
@@ -52,8 +53,8 @@ class Agreement:
         """Whether the difference is within the tolerance; not where a logit is no number."""
         return self.max_rel <= TOLERANCE
 
-    def as_dict(self) -> dict[str, Any]:
-        """The figures as plain JSON values."""
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields as values that JSON knows."""
         return asdict(self) | {"size": list(self.size)}
 
 
@@ -91,7 +92,7 @@ def compare_shown(
     task, graph, device = get_task(predictor.task), Exportable(predictor.model), torch.device("cpu")
     loader = (task.eval_loader if labelled else task.image_loader)(split, shown, 1, 0)
     meters = task.meter(len(predictor.classes)), task.meter(len(predictor.classes))
-    chosen = bundle.postprocessing["name"] == "instances"  # by the graph, so that equal scores may change places
+    chosen = bundle.postprocessing["name"] == "instances"  # by the graph, so that equal scores may change their order
     same, largest, scale = [], 0.0, float(np.finfo(np.float32).tiny)
     sizes: list[tuple[int, int]] = []
     for batch in loader:
@@ -155,17 +156,16 @@ def compare(predictor: Predictor, runner: Runner, split: Split, *, any_batch: bo
 
 def compare_at(predictor: Predictor, runner: Runner, split: Split, size: tuple[int, int], batch: int) -> Agreement:
     """The agreement at one size."""
-    input = replace(predictor.preprocessing, size=size)
+    preprocessing = replace(predictor.preprocessing, size=size)
     mine, theirs = [], []
-    for group in batches(sample(split, MOST), input, batch, alone=True):
+    for group in batches(sample(split, MOST), preprocessing, batch, alone=True):
         theirs.append(run_predictor(predictor, group.images))
         try:
             mine.append(np.asarray(runner(group.images)["logits"], dtype=np.float32))
         except Exception as error:  # each runtime has classes of its own
-            reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
             raise ValueError(
                 f"The export was given up: it can't be run with {len(group.images)} image(s) of {size[0]}×{size[1]} "
-                f"pixels ({reason}); nothing was written."
+                f"pixels ({first_line(error)[:200]}); nothing was written."
             ) from None
     return measure(size, np.concatenate(mine), np.concatenate(theirs))
 
@@ -191,19 +191,19 @@ class Group(NamedTuple):
     labels: NDArray[np.int64]
 
 
-def batches(split: Split, input: Preprocessing, batch: int, alone: bool = False) -> Iterator[Group]:
+def batches(split: Split, preprocessing: Preprocessing, batch: int, alone: bool = False) -> Iterator[Group]:
     """Readable images as models want them.
 
     Args:
         split: The images.
-        input: How they are shown.
+        preprocessing: How they are shown.
         batch: Images at a time.
         alone: Whether the first comes alone, so that several batch sizes are tried.
 
     Raises:
         ValueError: None of the images can be read.
     """
-    shown = EvalImages(split, input)
+    shown = EvalImages(split, preprocessing)
     pixels: list[torch.Tensor] = []
     labels: list[int] = []
     begun = False
@@ -214,18 +214,18 @@ def batches(split: Split, input: Preprocessing, batch: int, alone: bool = False)
         pixels.append(item[0])
         labels.append(item[1])
         if len(pixels) == batch or (alone and not begun):
-            yield stack(pixels, labels, input)
+            yield stack(pixels, labels, preprocessing)
             pixels, labels = [], []
         begun = True
     if pixels:
-        yield stack(pixels, labels, input)
+        yield stack(pixels, labels, preprocessing)
     if not begun:
         raise ValueError(f"None of the {len(split)} images can be read; the first: {shown[0]}")
 
 
-def stack(pixels: list[torch.Tensor], labels: list[int], input: Preprocessing) -> Group:
+def stack(pixels: list[torch.Tensor], labels: list[int], preprocessing: Preprocessing) -> Group:
     """Bytes of images as one normalised array."""
-    images = input.normalise(torch.stack(pixels).float() / 255).numpy()
+    images = preprocessing.normalise(torch.stack(pixels).float() / 255).numpy()
     return Group(images, np.array(labels, dtype=np.int64))
 
 

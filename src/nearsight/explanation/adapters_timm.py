@@ -1,4 +1,4 @@
-"""The mixing weights of timm's attention layers, computed again from what went into them."""
+"""The attention matrices of timm's attention layers, computed again from what went into them."""
 
 import math
 from typing import Any
@@ -31,7 +31,7 @@ def qkv_heads(attention: Any, tokens: Tensor, joint: Tensor) -> tuple[Tensor, Te
     return queries, keys
 
 
-def plain_mixing(attention: Any, tokens: Tensor, grid: Grid) -> AttentionMatrix:
+def plain_matrix(attention: Any, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     """VisionTransformer: every token to every token."""
     if type(attention) is not Attention:
         raise ValueError(
@@ -42,7 +42,7 @@ def plain_mixing(attention: Any, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     return GlobalMatrix(attention.q_norm(queries), attention.k_norm(keys), None, grid, attention.scale)
 
 
-def window_mixing(block: Any, pieces: Tensor, mask: Tensor | None, grid: Grid) -> AttentionMatrix:
+def window_matrix(block: Any, pieces: Tensor, mask: Tensor | None, grid: Grid) -> AttentionMatrix:
     """Swin and SwinV2: inside windows that shift first and pad then.
 
     Args:
@@ -89,16 +89,17 @@ def window_slots(block: Any, grid: Grid, device: torch.device) -> Tensor:
     return partition(numbers, block.window_size).flatten(1)
 
 
-def pyramid_mixing(attention: nn.Module, tokens: Tensor, grid: Grid) -> AttentionMatrix:
+def pyramid_matrix(attention: nn.Module, tokens: Tensor, grid: Grid) -> AttentionMatrix:
     """PVTv2: to all patches, to a map made smaller by a convolution, or to one pooled to 7 x 7."""
     if not isinstance(attention, PyramidAttention):
         raise ValueError(f"The attention of timm's {type(attention).__name__} can't be computed again here.")
-    picture = tokens.transpose(1, 2).unflatten(2, (grid.height, grid.width))
+    image = tokens.transpose(1, 2).unflatten(2, (grid.height, grid.width))
     if attention.pool is not None:
-        reduced = attention.act(attention.norm(attention.sr(attention.pool(picture)).flatten(2).transpose(1, 2)))
-        covers = pooled_cells(attention.pool, grid, tokens.device)
+        reduced = attention.act(attention.norm(attention.sr(attention.pool(image)).flatten(2).transpose(1, 2)))
+        ones = torch.eye(grid.patches, device=tokens.device).view(grid.patches, 1, grid.height, grid.width)
+        covers = attention.pool(ones).flatten(1).T  # [cells, patches]: the fraction of each patch in each cell
     elif attention.sr is not None:
-        small = attention.sr(picture)
+        small = attention.sr(image)
         reduced = attention.norm(small.flatten(2).transpose(1, 2))
         covers = cells_of_keys(grid, small.shape[2], small.shape[3], attention.sr.stride[0], tokens.device)
     else:
@@ -109,9 +110,3 @@ def pyramid_mixing(attention: nn.Module, tokens: Tensor, grid: Grid) -> Attentio
     if covers is None:
         return GlobalMatrix(queries, keys, None, grid)
     return ReducedMatrix(queries, keys, covers, grid)
-
-
-def pooled_cells(pool: nn.Module, grid: Grid, device: torch.device) -> Tensor:
-    """Which fraction each patch has in the cells of a pooled map: `[cells, patches]`."""
-    ones = torch.eye(grid.patches, device=device).view(grid.patches, 1, grid.height, grid.width)
-    return pool(ones).flatten(1).T

@@ -1,8 +1,8 @@
 """Attention of chosen tokens in one layer; its mean over many images; LightViT's global tokens."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,11 +24,11 @@ class Attention:
             windows that reach beyond the map); signed where they are weights of kernels.
         queries: The tokens that listen.
         grid: The lattice of the tokens.
-        cell: Height and width of a token's place in pixels.
+        cell: Height and width of a token's cell in pixels.
         image_size: Height and width of the images in pixels.
         layer: Name of the layer, `stage.block`.
         signed: Whether weights may be negative.
-        marks: Middle of the places of the queries in pixels (x, y); none for auxiliary tokens.
+        marks: Middle of the cells of the queries in pixels (x, y); none for auxiliary tokens.
     """
 
     weights: Floats
@@ -78,8 +78,8 @@ def attention(
     """Attention of chosen tokens in one layer, computed again from what the layer was given.
 
     Only the rows of these tokens are computed. Windows are given in the coordinates of the image. A layer without
-    attention has its mixing weights in the same form: kernels around each place (one head for each group of channels),
-    LightViT's windows and global tokens as one, PVT's reduced keys shared among the patches they stand for.
+    attention has its mixing weights in the same form: kernels around each position (one head for each group of
+    channels), LightViT's windows and global tokens as one, PVT's reduced keys shared among the patches they stand for.
 
     Args:
         model: The model, or what `capture` returned.
@@ -101,7 +101,7 @@ def attention(
     chosen = seen.mixing_layer(layer)
     queries = chosen_tokens(seen, chosen, at, tokens)
     with torch.no_grad():
-        rows = chosen.mixing.rows(torch.tensor(queries, device=seen.images.device))
+        rows = chosen.attention_matrix.rows(torch.tensor(queries, device=seen.images.device))
     return Attention(
         to_numpy(rows),
         queries,
@@ -109,7 +109,7 @@ def attention(
         chosen.cell,
         seen.image_size,
         chosen.name,
-        chosen.mixing.signed,
+        chosen.attention_matrix.signed,
         tuple(middle(chosen, query) for query in queries if query >= chosen.grid.aux),
     )
 
@@ -119,7 +119,7 @@ def chosen_tokens(
 ) -> tuple[int, ...]:
     """Numbers of the tokens that are meant."""
     if at is not None and tokens is not None:
-        raise ValueError("Places and numbers of tokens were given; choose one.")
+        raise ValueError("Pixels and numbers of tokens were given; choose one.")
     if tokens is not None:
         if wrong := [number for number in tokens if not 0 <= number < layer.grid.tokens]:
             raise ValueError(f"There is no token {wrong[0]}; layer {layer.name} has {layer.grid.tokens}, from 0.")
@@ -130,7 +130,7 @@ def chosen_tokens(
         return (layer.token_at(seen.image_size[1] / 2, seen.image_size[0] / 2),)
     pixels = to_pixels(at)
     for x, y in pixels:
-        seen.check_output_folder(x, y)
+        seen.check_pixel(x, y)
     return tuple(layer.token_at(x, y) for x, y in pixels)
 
 
@@ -138,12 +138,12 @@ def to_pixels(at: Pixel | Sequence[Pixel]) -> list[Pixel]:
     """One pixel (x, y) or several as a list."""
     first = next(iter(at), None)
     if first is None:
-        raise ValueError("No place was given; give a pixel (x, y) of the image.")
+        raise ValueError("No pixel was given; give a pixel (x, y) of the image.")
     return [at] if isinstance(first, (int, float)) else list(at)  # type: ignore[list-item, arg-type]
 
 
 def middle(layer: CapturedLayer, query: int) -> Pixel:
-    """The middle of a patch token's place in pixels (x, y)."""
+    """The middle of a patch token's cell in pixels (x, y)."""
     row, column = divmod(query - layer.grid.aux, layer.grid.width)
     return (column + 0.5) * layer.cell[1], (row + 0.5) * layer.cell[0]
 
@@ -169,7 +169,7 @@ class ProbabilityGrid:
 
 @dataclass(frozen=True)
 class ProbabilityGrids:
-    """The mean attention of one place over many images, layer by layer.
+    """The mean attention of one position over many images, layer by layer.
 
     Attributes:
         layers: Those that mix positions, first to last.
@@ -193,17 +193,15 @@ def probability_grids(
     batches: Iterable[Tensor],
     *,
     at: Pixel | None = None,
-    progress: Callable[[Iterable[Any]], Iterable[Any]] = iter,
 ) -> ProbabilityGrids:
-    """Average the attention of one place over many images, in every layer that mixes positions.
+    """Average the attention of one position over many images, in every layer that mixes positions.
 
-    Only the row of that place is computed, and only sums are kept, so memory does not grow with the images.
+    Only the row of that position is computed, and only sums are kept, so memory does not grow with the images.
 
     Args:
         model: The model.
         batches: Images `[B, C, H, W]`, all of one size.
         at: The pixel (x, y) whose token listens; None: the middle of the image.
-        progress: Wraps the batches, to show how far the work is.
 
     Example:
         >>> import nearsight
@@ -216,7 +214,7 @@ def probability_grids(
     signed: dict[str, bool] = {}
     layers: list[CapturedLayer] = []
     count, size = 0, (0, 0)
-    for images in progress(batches):
+    for images in batches:
         seen = capture(model, images)
         if count and seen.image_size != size:
             raise ValueError(
@@ -225,30 +223,27 @@ def probability_grids(
             )
         size = seen.image_size
         x, y = at if at is not None else (size[1] / 2, size[0] / 2)
-        seen.check_output_folder(x, y)
+        seen.check_pixel(x, y)
         layers = [layer for layer in seen.layers if layer.recompute is not None]
         for layer in layers:
             query = torch.tensor([layer.token_at(x, y)], device=images.device)
             with torch.no_grad():
-                row = layer.mixing.rows(query)[:, :, 0, layer.grid.aux :].sum(dim=0, dtype=torch.float64)
+                row = layer.attention_matrix.rows(query)[:, :, 0, layer.grid.aux :].sum(dim=0, dtype=torch.float64)
             sums[layer.name] = sums.get(layer.name, 0) + row
-            signed[layer.name] = layer.mixing.signed
-            del layer.mixing  # its queries and keys; the next layer needs the room
+            signed[layer.name] = layer.attention_matrix.signed
+            del layer.attention_matrix  # its queries and keys; the next layer needs the room
         count += len(images)
     if not count:
         raise ValueError("No image was given, so there is nothing to average.")
     if not layers:
         raise ValueError("No layer of this model mixes positions, so there is no attention to average.")
-    made = [mean_grid(layer, sums[layer.name] / count, x, y, signed[layer.name]) for layer in layers]
+    made = []
+    for layer in layers:
+        grid: Grid = layer.grid
+        heads = to_numpy((sums[layer.name] / count).unflatten(-1, (grid.height, grid.width)))  # [h, rows, columns]
+        position = divmod(layer.token_at(x, y) - grid.aux, grid.width)
+        made.append(ProbabilityGrid(layer.name, layer.stage, heads, position, signed[layer.name]))
     return ProbabilityGrids(tuple(made), count, size)
-
-
-def mean_grid(layer: CapturedLayer, rows: Tensor, x: float, y: float, signed: bool) -> ProbabilityGrid:
-    """The mean rows of a layer `[h, N]` on its lattice."""
-    grid: Grid = layer.grid
-    query = divmod(layer.token_at(x, y) - grid.aux, grid.width)
-    heads = to_numpy(rows.unflatten(-1, (grid.height, grid.width)))
-    return ProbabilityGrid(layer.name, layer.stage, heads, query, signed)
 
 
 class GlobalTokens(NamedTuple):
@@ -290,25 +285,20 @@ def global_tokens(
         ((1, 4, 8, 8), (1, 4, 8, 8))
     """
     seen = capture(model, images)
-    chosen = seen.layer(layer) if layer is not None else default_layer(seen)
-    mixing = chosen.mixing
-    if not isinstance(mixing, GatherMatrix):
+    chosen = [layer for layer in seen.layers if layer.stage <= 2][-1] if layer is None else seen.layer(layer)
+    matrix = chosen.attention_matrix
+    if not isinstance(matrix, GatherMatrix):
         raise ValueError(
             f"Layer {chosen.name} has no global tokens that gather and broadcast; LightViT's layers have "
             "(`nearsight models lightvit`)."
         )
     patches = torch.arange(chosen.grid.patches, device=seen.images.device)
     with torch.no_grad():
-        both = mixing.gathering, mixing.broadcast(patches).mT  # [B, h, T, N]
+        both = matrix.gathering, matrix.broadcast(patches).mT  # [B, h, T, N]
     made = []
     for kind, values in zip(("aggregate", "broadcast"), both, strict=True):
         made.append(as_maps(kind, values, seen, chosen, head, tokens))
     return GlobalTokens(*made)
-
-
-def default_layer(seen: Capture) -> CapturedLayer:
-    """The last layer of the second stage, or of the first."""
-    return [layer for layer in seen.layers if layer.stage <= 2][-1]
 
 
 def as_maps(

@@ -33,13 +33,13 @@ class CapturedLayer:
     """One layer as it worked on these images.
 
     Attributes:
-        number: Its place among all layers, from 0.
+        number: Its index among all layers, from 0.
         stage: Number of its stage, from 1.
-        block: Its place in the stage, from 1.
+        block: Its number in the stage, from 1.
         grid: The lattice of its tokens.
-        cell: Height and width of a token's place in pixels.
+        cell: Height and width of a token's cell in pixels.
         module: The block.
-        recompute: Computes its mixing weights; None for a layer that does not mix positions.
+        recompute: Computes its attention matrix; None for a layer that does not mix positions.
     """
 
     number: int
@@ -56,7 +56,7 @@ class CapturedLayer:
         return f"{self.stage}.{self.block}"
 
     @cached_property
-    def mixing(self) -> AttentionMatrix:
+    def attention_matrix(self) -> AttentionMatrix:
         """The weights with which it mixes positions.
 
         Raises:
@@ -70,7 +70,7 @@ class CapturedLayer:
             return self.recompute()
 
     def token_at(self, x: float, y: float) -> int:
-        """Number of the token whose place holds the pixel (x, y), auxiliary tokens counted."""
+        """Number of the token whose cell holds the pixel (x, y), auxiliary tokens counted."""
         row, column = int(y // self.cell[0]), int(x // self.cell[1])
         row, column = min(max(row, 0), self.grid.height - 1), min(max(column, 0), self.grid.width - 1)
         return self.grid.aux + row * self.grid.width + column
@@ -87,7 +87,7 @@ class Capture:
         image_size: Height and width of the images in pixels; what a detector pads is not counted.
         first: The lattice behind the embedding.
         cell: Height and width of a patch in pixels.
-        steps: Layers, and the passages between stages, in the order in which they worked.
+        steps: Layers, and the ways back through the merges between stages, in the order in which they worked.
     """
 
     model: nn.Module
@@ -104,7 +104,7 @@ class Capture:
         return [step for step in self.steps if isinstance(step, CapturedLayer)]
 
     @property
-    def passages(self) -> list[BackProjection]:
+    def back_projections(self) -> list[BackProjection]:
         """The ways back through the merges, first to last."""
         return [step for step in self.steps if isinstance(step, BackProjection)]
 
@@ -126,7 +126,7 @@ class Capture:
             ) from None
 
     def mixing_layer(self, which: int | str | None = None) -> CapturedLayer:
-        """The layer that is asked for; without a wish the last one that mixes positions."""
+        """The layer that is asked for; None takes the last one that mixes positions."""
         if which is not None:
             return self.layer(which)
         mixers = [layer for layer in self.layers if layer.recompute is not None]
@@ -134,7 +134,7 @@ class Capture:
             raise ValueError("No layer of this model mixes positions, so there is no attention to show.")
         return mixers[-1]
 
-    def check_output_folder(self, x: float, y: float) -> None:
+    def check_pixel(self, x: float, y: float) -> None:
         """Refuse a pixel that is not in the image."""
         height, width = self.image_size
         if not (0 <= x < width and 0 <= y < height):
@@ -163,7 +163,7 @@ def capture(model: ModelOrCapture, images: Tensor | None = None, **inputs: Any) 
         >>> seen = capture(nearsight.create_model("lit_nano", num_classes=3), torch.randn(1, 3, 32, 48))
         >>> [layer.name for layer in seen.layers], seen.first
         (['1.1', '1.2', '2.1', '2.2', '3.1', '3.2'], Grid(height=16, width=24, aux=0))
-        >>> seen.layer("3.1").mixing.rows(torch.tensor([0])).shape
+        >>> seen.layer("3.1").attention_matrix.rows(torch.tensor([0])).shape
         torch.Size([1, 4, 1, 24])
     """
     if isinstance(model, Capture):
@@ -218,7 +218,7 @@ class Recorder:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Hooks in place for a while."""
+        """Hooks that are set for a while."""
         handles = []
         try:
             for handle in self.set_hooks():  # one by one: what was placed before a refusal is taken away, too
@@ -257,7 +257,7 @@ class Recorder:
                 yield module.register_forward_hook(self.embedded_patches)
 
     def hook_attention(self, attention: nn.Module, note: Callable[[nn.Module, Any], None]) -> Any:
-        """A hook on timm's attention, or on a part of ours in its place."""
+        """A hook on timm's attention, or on a part of ours instead."""
         part = part_inside(attention)
         return attention.register_forward_pre_hook(note) if part is None else part.register_forward_pre_hook(self.mixes)
 
@@ -274,9 +274,9 @@ class Recorder:
         number = sum(isinstance(step, CapturedLayer) for step in self.steps)
         self.steps.append(CapturedLayer(number, self.stage, self.block, grid, cell, module))
 
-    def add_passage(self, passage: BackProjection) -> None:
+    def add_merge(self, merge: BackProjection) -> None:
         """The next stage begins."""
-        self.steps.append(passage)
+        self.steps.append(merge)
         self.stage, self.block = self.stage + 1, 0
 
     @property
@@ -292,7 +292,7 @@ class Recorder:
         self.start(inputs[0], output[1], (module.stride, module.stride))
 
     def merged(self, module: Any, inputs: Any, output: Any) -> None:
-        self.add_passage(module.back_projection(inputs[0], inputs[1], output[1]))
+        self.add_merge(module.back_projection(inputs[0], inputs[1], output[1]))
 
     def enters_block(self, module: nn.Module, inputs: Any) -> None:
         self.add_layer(inputs[1], module)
@@ -323,12 +323,12 @@ class Recorder:
         assert self.first is not None
         aux = inputs[0].shape[1] - self.first.patches
         if aux < 0:
-            raise ValueError("This model drops patches on its way, so they have no place in the image any more.")
+            raise ValueError("This model drops patches on its way, so they have no position in the image any more.")
         self.add_layer(Grid(self.first.height, self.first.width, aux), module)
 
     def attends(self, module: nn.Module, inputs: Any) -> None:
         tokens, grid = inputs[0].detach(), self.present.grid
-        self.remember(module, lambda: timms.plain_mixing(module, tokens, grid))
+        self.remember(module, lambda: timms.plain_matrix(module, tokens, grid))
 
     def remember(self, attention: Any, recompute: Callable[[], AttentionMatrix]) -> None:
         """How the present layer is computed again: later, or now if its queries depend on what the model is doing."""
@@ -345,11 +345,11 @@ class Recorder:
         layer = self.present
         pieces = inputs[0].detach()
         mask = options.get("mask", inputs[1] if len(inputs) > 1 else None)
-        self.remember(module, lambda: timms.window_mixing(layer.module, pieces, mask, layer.grid))
+        self.remember(module, lambda: timms.window_matrix(layer.module, pieces, mask, layer.grid))
 
     def merged_swin(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         fine, coarse = Grid(*inputs[0].shape[1:3]), Grid(*output.shape[1:3])
-        self.add_passage(plain_back_projection(fine, coarse, output.device))
+        self.add_merge(plain_back_projection(fine, coarse, output.device))
 
     def embedded_overlapping(self, module: Any, inputs: Any, output: Tensor) -> None:
         given, grid = inputs[0], Grid(*output.shape[1:3])
@@ -357,7 +357,7 @@ class Recorder:
             self.start(given, grid, tuple(module.proj.stride))
         else:
             fine, size = Grid(*given.shape[2:]), module.patch_size[0]
-            self.add_passage(plain_back_projection(fine, grid, output.device, size, size // 2))
+            self.add_merge(plain_back_projection(fine, grid, output.device, size, size // 2))
 
     def is_stem(self, module: nn.Module) -> bool:
         """Whether it is the first of the model's overlapping embeddings."""
@@ -368,7 +368,7 @@ class Recorder:
 
     def attends_in_pyramid(self, module: nn.Module, inputs: Any) -> None:
         tokens, grid = inputs[0].detach(), self.present.grid
-        self.remember(module, lambda: timms.pyramid_mixing(module, tokens, grid))
+        self.remember(module, lambda: timms.pyramid_matrix(module, tokens, grid))
 
 
 def part_inside(module: Any) -> TokenModule | None:

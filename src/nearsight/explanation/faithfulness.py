@@ -278,7 +278,7 @@ class Case:
     Attributes:
         number: The class.
         truth: Where it is `[H, W]`.
-        mask: Where the model predicts it `[H, W]`; None of a model that predicts no places.
+        mask: Where the model predicts it `[H, W]`; None of a model that predicts no masks.
         maps: By method.
     """
 
@@ -409,7 +409,7 @@ def centre_map(size: tuple[int, int]) -> Floats:
 
 
 def highest(values: Floats, random: np.random.Generator) -> tuple[int, int]:
-    """Row and column of the highest pixel; one of several as high, such as the pixels of a cell, by lot."""
+    """Row and column of the highest pixel; one of several as high, such as the pixels of a cell, at random."""
     top = np.flatnonzero(values == np.nanmax(values))
     row, column = divmod(int(random.choice(top)), values.shape[1])
     return row, column
@@ -507,8 +507,9 @@ def draw_curves(scores: Scores) -> "Figure":
         colour = SOFT if row.method in BASELINES else COLOURS[number % len(COLOURS)]
         width = 1.3 if row.method == "random" else 1.9
         for panel, curve in zip(axes, (row.deletion_curve, row.insertion_curve), strict=True):
-            fraction_interval = np.linspace(0, 1, len(curve))
-            panel.plot(fraction_interval, curve, color=colour, linestyle=dashed, linewidth=width, label=row.method)
+            panel.plot(
+                np.linspace(0, 1, len(curve)), curve, color=colour, linestyle=dashed, linewidth=width, label=row.method
+            )
     for panel in axes:
         panel.set(xlim=(0, 1), ylim=(0, None))
     legend = axes[1].legend(loc="lower right", frameon=False)

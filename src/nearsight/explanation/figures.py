@@ -24,7 +24,7 @@ SEQUENTIAL, SIGNED = "inferno", "RdBu_r"  # even steps to the eye; the second ha
 VEIL = 0.7  # how opaque a map lies on its image
 WORTH_SEEING = 0.2  # how much of its most a map must vary by for its scale to start at its least
 LINE_LENGTH = 36  # characters of a title in a line
-MARK = "#3ddc84"  # of the place a map is about: seen on every colour of both scales
+MARK = "#3ddc84"  # of the pixel a map is about: seen on every colour of both scales
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Panel:
 
 
 def panels_of(maps: Maps, image: Image.Image, index: int = 0) -> list[Panel]:
-    """A panel for each map of one image; where each map is about a place of its own, that is marked."""
+    """A panel for each map of one image; where each map is about a pixel of its own, that is marked."""
     rest: dict[str, Any] = {"cell": maps.cell, "label": maps.label, "signed": maps.signed}
     marks = [(mark,) for mark in maps.marks] if len(maps.marks) == len(maps.titles) else [maps.marks] * len(maps.titles)
     rows = zip(maps.titles, maps.values[index], marks, strict=True)
@@ -66,6 +66,8 @@ def panels_of(maps: Maps, image: Image.Image, index: int = 0) -> list[Panel]:
 
 def draw_panel(axes: "Axes", panel: Panel) -> None:
     """Draw a panel into axes, in the pixels of what the model saw."""
+    from matplotlib.colors import to_rgba
+
     height, width = panel.size
     for spine in axes.spines.values():
         spine.set(color=LINE, linewidth=0.8)
@@ -78,7 +80,9 @@ def draw_panel(axes: "Axes", panel: Panel) -> None:
         return
     lay_image(axes, panel.image, panel.size, faded=panel.values is not None or panel.labels is not None)
     if panel.labels is not None:
-        lay_labels(axes, panel.labels, panel.size)
+        table, labels = np.array([to_rgba(colour, VEIL) for colour in COLOURS]), panel.labels
+        colours = np.where(labels[..., None] < 0, np.zeros(4), table[labels % len(COLOURS)])  # -1 is nothing
+        axes.imshow(colours, extent=(0, width, height, 0), interpolation="nearest")
     if panel.values is not None:
         lay_map(axes, panel)
     for (left, top, right, bottom), number in panel.boxes:
@@ -154,19 +158,10 @@ def number(value: float) -> str:
 
 
 def lay_marks(axes: "Axes", marks: Sequence[Pixel]) -> None:
-    """Rings around places."""
+    """Rings around pixels."""
     for x, y in marks:
         axes.plot(x, y, "o", markersize=9, markerfacecolor="none", markeredgecolor="black", markeredgewidth=2.6)
         axes.plot(x, y, "o", markersize=9, markerfacecolor="none", markeredgecolor=MARK, markeredgewidth=1.4)
-
-
-def lay_labels(axes: "Axes", labels: NDArray[np.int64], size: tuple[int, int]) -> None:
-    """Class numbers as colours; -1 is nothing."""
-    from matplotlib.colors import to_rgba
-
-    table = np.array([to_rgba(colour, VEIL) for colour in COLOURS])
-    colours = np.where(labels[..., None] < 0, np.zeros(4), table[labels % len(COLOURS)])
-    axes.imshow(colours, extent=(0, size[1], size[0], 0), interpolation="nearest")
 
 
 def name_classes(axes: "Axes", named: Sequence[tuple[str, int]]) -> None:
@@ -183,6 +178,7 @@ def name_classes(axes: "Axes", named: Sequence[tuple[str, int]]) -> None:
 
 
 ACROSS = 6  # panels in a line
+MOST_HEADS = 8  # columns of mean attention
 SIDE = 2.25  # inches of a panel's longer side
 WARNING = COLOURS[1]
 
@@ -306,17 +302,19 @@ class DenseRow:
     confidences: tuple[float, ...]
 
 
-def draw_dense(rows: Sequence[DenseRow], *, index: int = 0, subtitle: str = "", note: str = "") -> "Figure":
+def draw_dense(rows: Sequence[DenseRow], *, subtitle: str = "", note: str = "") -> "Figure":
     """Input, prediction, global map and a map for each class; a row for each model, as in LIFE's Figures 5 and 6."""
     titles = list(dict.fromkeys(title for row in rows for title in row.found.classes.titles))[: ACROSS + 2]
     lines = []
     for row in rows:
         shown = row.found.shown()
-        panels = zip(shown.titles, panels_of(shown, row.image, index), row.confidences, strict=True)
-        by_title = {title: replace(panel, title=f"{title}, {100 * sure:.0f} %") for title, panel, sure in panels}
+        panels = zip(shown.titles, panels_of(shown, row.image, 0), row.confidences, strict=True)
+        by_title = {
+            title: replace(panel, title=f"{title}, {100 * confidence:.0f} %") for title, panel, confidence in panels
+        }
         absent = Panel("", None, shown.image_size)
         seen = Panel("input", row.image, shown.image_size)
-        overall = panels_of(row.found.overall, row.image, index)
+        overall = panels_of(row.found.overall, row.image, 0)
         lines.append([seen, row.prediction, *overall, *(by_title.get(title, absent) for title in titles)])
     title = "Dense attention roll-out: what each predicted class attends to beyond the global content"
     legend = 0.14 * max(len(row.legend) for row in rows)
@@ -352,10 +350,10 @@ def draw_sampling(
     return page
 
 
-def draw_grids(found: ProbabilityGrids, *, most: int = 8, model: str = "", note: str = "") -> "Figure":
+def draw_grids(found: ProbabilityGrids, *, model: str = "", note: str = "") -> "Figure":
     """Mean attention of one position, a row for each layer and a column for each head, as in LIT's Figure 3."""
     rows = len(found.layers)
-    across = min(most, max(len(layer.heads) for layer in found.layers))
+    across = min(MOST_HEADS, max(len(layer.heads) for layer in found.layers))
     page = figure(0.95 * across + 0.8, 1.0 * rows + 1.3)
     grid = page.subplots(rows, across, squeeze=False)
     for line, layer in zip(grid, found.layers, strict=True):
@@ -393,7 +391,7 @@ def draw_kernels(
     found: Kernels, image: Image.Image, *, index: int = 0, groups: int = 8, subtitle: str = "", note: str = ""
 ) -> "Figure":
     """The image with the positions, and the kernels of some groups of channels there: a row for each position."""
-    weights = found.weights[index]  # [groups, places, side, side]
+    weights = found.weights[index]  # [groups, pixels, side, side]
     chosen = np.linspace(0, len(weights) - 1, min(groups, len(weights))).round().astype(int)
     rows = len(found.pixels)
     page = figure(2.3 + 1.05 * len(chosen), max(2.3, 1.12 * rows) + (1.0 if subtitle else 0.8))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .capture import Capture, CapturedLayer, capture, evaluating
+from .capture import capture, evaluating
 from .maps import Maps, Pixel, to_numpy
 from .rollout import pooling
 
@@ -20,7 +20,7 @@ def grad_cam(
     classes: Sequence[int] | None = None,
     layer: int | str | None = None,
 ) -> Maps:
-    """Which places of a layer's map speak for a class (Selvaraju et al., 2017).
+    """Which positions of a layer's map speak for a class (Selvaraju et al., 2017).
 
     Needs the extra `explain`: `pip install nearsight[explain]`.
 
@@ -45,7 +45,7 @@ def grad_cam(
     output = seen.output
     headless = getattr(model, "num_classes", None) == 0
     if not isinstance(output, Tensor) or output.ndim != 2 or headless:
-        raise ValueError("Grad-CAM asks which places speak for a class; give a classifier with a head.")
+        raise ValueError("Grad-CAM asks which positions speak for a class; give a classifier with a head.")
     chosen = seen.layer(-1 if layer is None else layer)
     predictions = output.argmax(dim=1).tolist() if classes is None else list(classes)
     if len(predictions) != len(images):
@@ -60,7 +60,9 @@ def grad_cam(
 
     targets = [ClassifierOutputTarget(number) for number in predictions]
     given = images.detach().clone().requires_grad_()  # so that a model without gradients of its own has some
-    target = target_layer(seen, chosen)
+    # Behind the block; but what patches are behind the last one does not reach a head that reads the class token alone.
+    behind_token = chosen is seen.layers[-1] and chosen.grid.aux > 0 and pooling(model)[0] == "token"
+    target = chosen.module.norm1 if behind_token else chosen.module
     camera = GradCAM(model, [target], reshape_transform=to_map)
     with evaluating(model), keeping_gradients(model), torch.enable_grad(), camera as cam:
         cam(input_tensor=given, targets=targets)
@@ -71,16 +73,6 @@ def grad_cam(
     titles = (f"Grad-CAM, layer {chosen.name}",)
     raw: dict[str, Any] = {"classes": np.array(predictions)}
     return Maps("grad-cam", values, titles, chosen.cell, seen.image_size, "class activation", raw=raw)
-
-
-def target_layer(seen: Capture, layer: CapturedLayer) -> nn.Module:
-    """Where to look: behind a block; of the last one before a class token, in front of its attention.
-
-    What the patches are behind the last block does not reach a head that reads the class token alone.
-    """
-    reads_token = pooling(seen.model)[0] == "token" and layer.grid.aux > 0
-    is_last = layer is seen.layers[-1]
-    return layer.module.norm1 if reads_token and is_last else layer.module  # type: ignore[return-value]
 
 
 @contextmanager
@@ -103,7 +95,7 @@ def receptive_field(
     layer: int | str = -1,
     at: Pixel | None = None,
 ) -> Maps:
-    """How strongly the token at a place depends on each pixel: the size of its gradient, summed over channels.
+    """How strongly the token at a pixel depends on each pixel: the size of its gradient, summed over channels.
 
     Args:
         model: The model; not a folded one, which has no gradients.
@@ -123,7 +115,7 @@ def receptive_field(
     seen = capture(model, images)
     chosen = seen.layer(layer)
     x, y = at if at is not None else (seen.image_size[1] / 2, seen.image_size[0] / 2)
-    seen.check_output_folder(x, y)
+    seen.check_pixel(x, y)
     index = chosen.token_at(x, y)
     given = images.detach().clone().requires_grad_()
     with torch.enable_grad(), evaluating(model):

@@ -21,11 +21,11 @@ class Kernels:
 
     Attributes:
         weights: `[B, groups, pixels, side, side]`; channels of a group share a kernel.
-        kind: `static`: parameters, the same everywhere; `per position`: parameters of the place; `per image`: predicted
-            for the image, the same everywhere in it; `predicted`: predicted at the place; `attention`: its fractions of
-            the window.
-        pixels: Middle of each place in pixels (x, y).
-        cell: Height and width of a token's place in pixels.
+        kind: `static`: parameters, the same everywhere; `per position`: parameters of the position; `per image`:
+            predicted for the image, the same everywhere in it; `predicted`: predicted at the position; `attention`: its
+            fractions of the window.
+        pixels: Middle of each position in pixels (x, y).
+        cell: Height and width of a token's cell in pixels.
         image_size: Height and width of the images in pixels.
         layer: Name of the layer, `stage.block`.
     """
@@ -68,15 +68,15 @@ def kernels(
     """
     seen = capture(model, images)
     chosen = seen.layer(layer) if layer is not None else last_with_kernels(seen)
-    mixing = chosen.mixing
-    if not isinstance(mixing, KernelMatrix):
+    matrix = chosen.attention_matrix
+    if not isinstance(matrix, KernelMatrix):
         raise ValueError(
             f"Layer {chosen.name} has no kernels; depth-wise convolutions and attention in sliding windows have "
             "(`nearsight models dwnet`)."
         )
     tokens = chosen_tokens(seen, chosen, at, None)
     with torch.no_grad():
-        weights = to_numpy(mixing.kernels(torch.tensor(tokens, device=seen.images.device)))
+        weights = to_numpy(matrix.kernels(torch.tensor(tokens, device=seen.images.device)))
     pixels = tuple(middle(chosen, token) for token in tokens)
     return Kernels(weights, kind_of(chosen) or "static", pixels, chosen.cell, seen.image_size, chosen.name)
 
@@ -138,8 +138,8 @@ def sampling_points(
         model: The model, or what `capture` returned.
         images: `[B, C, H, W]`; None with a capture.
         at: Pixel (x, y) whose token is meant, or several; None: all tokens.
-        between_cells: Interpolate offsets between cells; else a place is rounded to its cell before the next merge is
-            asked, as in LIT's release.
+        between_cells: Interpolate offsets between cells; else a position is rounded to its cell before the next merge
+            is asked, as in LIT's release.
 
     Example:
         >>> import nearsight
@@ -151,23 +151,23 @@ def sampling_points(
         [[9.0, 1.0], [11.0, 1.0], [9.0, 3.0], [11.0, 3.0]]
     """
     seen = capture(model, images)
-    passages = seen.passages
-    if not any(passage.offsets is not None for passage in passages):
+    merges = seen.back_projections
+    if not any(merge.offsets is not None for merge in merges):
         raise ValueError("This model has no deformable merge, so nothing is sampled; LIT has (`nearsight models lit`).")
-    top = passages[-1].coarse
-    side = tuple(length * 2 ** len(passages) for length in seen.cell)
+    top = merges[-1].coarse
+    side = tuple(length * 2 ** len(merges) for length in seen.cell)
     if at is None:
         cells = [(row, column) for row in range(top.height) for column in range(top.width)]
     else:
         cells = []
         for x, y in to_pixels(at):
-            seen.check_output_folder(x, y)
+            seen.check_pixel(x, y)
             cells.append((min(int(y // side[0]), top.height - 1), min(int(x // side[1]), top.width - 1)))
     points = torch.tensor(cells, dtype=torch.float32, device=seen.images.device)
     points = points[:, None].expand(len(seen.images), -1, -1, -1)  # [B, cells, 1, 2] as row, column
     inside = torch.ones_like(points[..., 0], dtype=torch.bool)
-    for passage in reversed(passages):
-        points, inside = descend(passage, points, inside, between_cells)
+    for merge in reversed(merges):
+        points, inside = descend(merge, points, inside, between_cells)
     height, width = seen.cell
     pixels = torch.stack((points[..., 1] * width + width / 2, points[..., 0] * height + height / 2), dim=-1)
     corners = [(c * side[1], r * side[0], (c + 1) * side[1], (r + 1) * side[0]) for r, c in cells]
@@ -176,26 +176,26 @@ def sampling_points(
     )
 
 
-def descend(passage: BackProjection, points: Tensor, inside: Tensor, between_cells: bool) -> tuple[Tensor, Tensor]:
+def descend(merge: BackProjection, points: Tensor, inside: Tensor, between_cells: bool) -> tuple[Tensor, Tensor]:
     """From pixels on the coarse lattice `[B, cells, k, 2]` to the four samples of each: `[B, cells, 4k, 2]`."""
     cells = points if between_cells else round_half_up(points)
-    moves = moves_at(passage, cells)  # [B, cells, k, 4, 2]
+    moves = moves_at(merge, cells)  # [B, cells, k, 4, 2]
     samples = 2 * cells[..., None, :] + TAPS.to(points) + moves
     # A sample belongs to the cell whose middle is nearest.
-    limits = torch.tensor((passage.fine.height, passage.fine.width), device=points.device)
+    limits = torch.tensor((merge.fine.height, merge.fine.width), device=points.device)
     nearest = round_half_up(samples)
     there = ((nearest >= 0) & (nearest < limits)).all(dim=-1) & inside[..., None]
     return samples.flatten(2, 3), there.flatten(2)
 
 
-def moves_at(passage: BackProjection, cells: Tensor) -> Tensor:
+def moves_at(merge: BackProjection, cells: Tensor) -> Tensor:
     """The offsets (dy, dx) of the four taps at pixels of the coarse lattice: `[B, cells, k, 2]` to `[..., 4, 2]`."""
-    if passage.offsets is None:
+    if merge.offsets is None:
         return cells.new_zeros(*cells.shape[:3], 4, 2)
-    rows, columns = passage.offsets.shape[2:]
-    # On the scale on which the outer edges of the lattice are -1 and 1; a place outside takes the nearest offset.
+    rows, columns = merge.offsets.shape[2:]
+    # On the scale on which the outer edges of the lattice are -1 and 1; a position outside takes the nearest offset.
     positions = torch.stack(((2 * cells[..., 1] + 1) / columns - 1, (2 * cells[..., 0] + 1) / rows - 1), dim=-1)
-    offsets = passage.offsets.to(positions)
+    offsets = merge.offsets.to(positions)
     found = F.grid_sample(offsets, positions, mode="bilinear", padding_mode="border", align_corners=False)
     return found.permute(0, 2, 3, 1).unflatten(-1, (4, 2))
 

@@ -66,11 +66,16 @@ class Explanation:
             What was written.
         """
         path = Path(path)
-        kinds = (path.suffix,) if path.suffix in WRITERS else tuple(WRITERS)
-        stem = path.with_suffix("") if path.suffix in WRITERS else path
-        files = [stem.with_name(stem.name + kind) for kind in kinds]
-        for file, kind in zip(files, kinds, strict=True):
-            write_whole(file, WRITERS[kind](self))
+        files = (
+            [path] if path.suffix in (".npz", ".png") else [path.with_name(path.name + end) for end in (".npz", ".png")]
+        )
+        for file in files:
+            if file.suffix == ".png":
+                write_whole(file, to_png(self.figure()))
+                continue
+            stream = io.BytesIO()
+            np.savez_compressed(stream, **self.arrays)  # type: ignore[arg-type]
+            write_whole(file, stream.getvalue())
         return files
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,16 +89,6 @@ class Explanation:
         encoded = base64.b64encode(to_png(self.figure())).decode()
         words = html.escape(f"{self.method} of {self.model}: {self.image}", quote=True)
         return f'<img alt="{words}" src="data:image/png;base64,{encoded}">'
-
-
-def to_npz(made: Explanation) -> bytes:
-    """The bytes of the `.npz` file."""
-    stream = io.BytesIO()
-    np.savez_compressed(stream, **made.arrays)  # type: ignore[arg-type]
-    return stream.getvalue()
-
-
-WRITERS: dict[str, Callable[[Explanation], bytes]] = {".npz": to_npz, ".png": lambda made: to_png(made.figure())}
 
 
 @dataclass(frozen=True)
@@ -188,25 +183,9 @@ def explain(
         >>> [path.name for path in found.save(file.parent)]
         ['grey-attention.npz', 'grey-attention.png']
     """
+    asked = locals()
     skipped: dict[str, str] = {}
-    made = tuple(
-        each_explanation(
-            source,
-            images,
-            method=method,
-            layer=layer,
-            head=head,
-            at=at,
-            classes=classes,
-            beside=beside,
-            fusion=fusion,
-            discard=discard,
-            size=size,
-            seed=seed,
-            skip=skipped.__setitem__,
-        )
-    )
-    return Explanations(made, skipped)
+    return Explanations(tuple(each_explanation(**asked, skip=skipped.__setitem__)), skipped)
 
 
 def each_explanation(
@@ -366,7 +345,7 @@ def explain_rollout(look: CapturedImage, options: Options) -> Made:
 
 
 def explain_dense(look: CapturedImage, options: Options) -> Made:
-    """Dense roll-out for the classes that a model predicts with their places; further models in rows below."""
+    """Dense roll-out for the classes that a model predicts with their masks; further models in rows below."""
     looks = [look]
     for other in options.beside:
         seen = capture(other.model, look.view.normalised(other.preprocessing))

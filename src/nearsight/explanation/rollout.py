@@ -59,11 +59,11 @@ def roll_back(
     aux = layer.grid.aux
     for step in reversed(seen.steps[: seen.steps.index(layer) + 1]):
         if isinstance(step, BackProjection):
-            joined = aux - step.coarse.aux  # tokens that joined behind this merge came from no place in the image
+            joined = aux - step.coarse.aux  # tokens that joined behind this merge came from no patch of the image
             ended.append(vectors[..., :joined])
             vectors, aux = step.pull(vectors[..., joined:]), step.fine.aux
         elif step.recompute is not None:
-            heard = step.mixing.pull(vectors, fusion, discard)
+            heard = step.attention_matrix.pull(vectors, fusion, discard)
             vectors = residual * vectors + (1 - residual) * heard
     ended.append(vectors[..., :aux])
     return Rolled(vectors[..., aux:], torch.cat(ended, dim=-1))
@@ -79,7 +79,7 @@ def rollout(
     discard: float = 0.0,
     residual: float = 0.5,
 ) -> Maps:
-    """Attention roll-out: what reaches the head, or the token at a place, from each patch through all layers.
+    """Attention roll-out: what reaches the head, or the token at a pixel, from each patch through all layers.
 
     Rows sum to one (with what auxiliary tokens themselves hold, in `raw["aux"]`). Layers without attention count with
     the absolute weights of their kernels, layers without mixer not at all, merges hand a token's part to the cells it
@@ -111,7 +111,7 @@ def rollout(
     else:
         pixels = to_pixels(at)
         for x, y in pixels:
-            seen.check_output_folder(x, y)
+            seen.check_pixel(x, y)
         tokens = [last.token_at(x, y) for x, y in pixels]
         vectors = torch.eye(last.grid.tokens)[tokens].to(seen.images.device).expand(len(seen.images), -1, -1)
         titles = tuple(f"roll-out to layer {last.name} at ({x:g}, {y:g})" for x, y in pixels)

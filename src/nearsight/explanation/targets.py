@@ -26,7 +26,7 @@ class Targets:
     Attributes:
         numbers: The classes: of an image the most probable first, otherwise the largest area first.
         confidences: Of each class: its probability, its mean probability inside its mask, or its best score `[n]`.
-        masks: Where each of them is `[n, H, W]`; None of a model that predicts no places.
+        masks: Where each of them is `[n, H, W]`; None of a model that predicts no masks.
         labels: The class at each pixel `[H, W]`; None where there is no semantic segmentation.
         boxes: Boxes (x1, y1, x2, y2) with the class of each; empty where there are no detections.
     """
@@ -39,15 +39,14 @@ class Targets:
 
 
 def predicted_targets(
-    predictor: Predictor, output: Any, size: tuple[int, int], *, image: int = 0, only: Sequence[int] | None = None
+    predictor: Predictor, output: Any, size: tuple[int, int], *, only: Sequence[int] | None = None
 ) -> Targets:
-    """The classes that a model predicts for one image.
+    """The classes that a model predicts for the first image of a batch.
 
     Args:
         predictor: The model, with its task and with settings such as the score from which a detection counts.
         output: What it returned: logits `[B, C]` or `[B, C, H, W]`, or a list of dicts of a detector.
         size: Height and width of the image in pixels.
-        image: Which image of the batch.
         only: Keep only these classes.
 
     Example:
@@ -57,11 +56,11 @@ def predicted_targets(
     """
     task = get_task(predictor.task)
     if not isinstance(output, Tensor):
-        found = detection_targets(output[image], size, predictor.threshold)
+        found = detection_targets(output[0], size, predictor.threshold)
     elif output.ndim == 4:
-        found = segmentation_targets(task.probabilities(output[image : image + 1].float())[0], size)
+        found = segmentation_targets(task.probabilities(output[:1].float())[0], size)
     elif output.ndim == 2 and output.shape[1]:
-        probabilities = task.probabilities(output[image : image + 1].float())[0]
+        probabilities = task.probabilities(output[:1].float())[0]
         numbers = task.predicted_labels(probabilities, predictor.settings)
         found = Targets(tuple(numbers), tuple(float(probabilities[number]) for number in numbers))
     else:

@@ -1,4 +1,4 @@
-"""Axes of the report's charts: nice ticks and the way from a value to a place."""
+"""Axes of the report's charts: nice ticks and the way from a value to a position."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Axis:
-    """Values from `low` to `high` on places from `start` to `end`, evenly or by their logarithm."""
+    """Values from `low` to `high` on positions from `start` to `end`, evenly or by their logarithm."""
 
     low: float
     high: float

@@ -49,14 +49,11 @@ def class_colours(count: int, background: bool = False) -> tuple[Colour, ...]:
     """
     if background:
         return (GREY, *class_colours(max(0, count - 1)))
-    more = [spread_colour(index) for index in range(count - len(FIRST))]
+    more = []
+    for index in range(count - len(FIRST)):
+        lightness = LIGHTNESS[index % len(LIGHTNESS)] + 0.04 * (index // 64 % 3 - 1)
+        more.append(from_oklch(lightness, 0.10 + 0.03 * (index // 4 % 2), 40 + GOLDEN * index))
     return (*FIRST[:count], *more)
-
-
-def spread_colour(index: int) -> Colour:
-    """One of an endless row of colours, by hue and lightness in OKLCh."""
-    lightness = LIGHTNESS[index % len(LIGHTNESS)] + 0.04 * (index // 64 % 3 - 1)
-    return from_oklch(lightness, 0.10 + 0.03 * (index // 4 % 2), 40 + GOLDEN * index)
 
 
 def from_oklch(lightness: float, chroma: float, hue: float) -> Colour:
@@ -110,7 +107,7 @@ def canvas_for(image: Image.Image) -> tuple[Image.Image, float]:
 
 
 def letter_size(canvas: Image.Image, labels: int = 0) -> int:
-    """Size of text in pixels on a canvas; smaller where it has to share the place with many others."""
+    """Size of text in pixels on a canvas; smaller where there are many labels."""
     crowding = min(1.0, (FEW / max(1, labels)) ** 0.3)
     return int(np.clip(round(max(canvas.size) * crowding / 52), 11, 24))
 
@@ -201,28 +198,28 @@ def chip_pad(size: int) -> int:
     return max(2, size // 4)
 
 
-def add_legend(picture: Image.Image, entries: Sequence[tuple[str, Colour]], size: int) -> Image.Image:
-    """The picture with a legend below, in as many lines as it takes.
+def add_legend(image: Image.Image, entries: Sequence[tuple[str, Colour]], size: int) -> Image.Image:
+    """The image with a legend below, in as many lines as it takes.
 
     Args:
-        picture: In mode RGB.
+        image: In mode RGB.
         entries: Texts and their colours.
         size: Of the text in pixels.
     """
     if not entries:
-        return picture
+        return image
     gap, swatch = size, size
     widths = [swatch + size // 2 + text_size(text, size)[0] for text, _ in entries]
-    column = min(max(widths), picture.width - 2 * gap)
-    across = max(1, (picture.width - gap) // (column + gap))
+    column = min(max(widths), image.width - 2 * gap)
+    across = max(1, (image.width - gap) // (column + gap))
     line = round(1.6 * size)
     rows = -(-len(entries) // across)
-    page = Image.new("RGB", (picture.width, picture.height + rows * line + gap), PAGE)
-    page.paste(picture)
+    page = Image.new("RGB", (image.width, image.height + rows * line + gap), PAGE)
+    page.paste(image)
     draw = ImageDraw.Draw(page)
     for index, (text, colour) in enumerate(entries):
         left = gap + (index % across) * (column + gap)
-        top = picture.height + gap // 2 + (index // across) * line
+        top = image.height + gap // 2 + (index // across) * line
         draw.rectangle((left, top + line // 2 - swatch // 2, left + swatch, top + line // 2 + swatch // 2), fill=colour)
         short = fit_text(text, column - swatch - size // 2, size)
         anchor = (left + swatch + size // 2, top + line // 2)
@@ -245,11 +242,11 @@ SIZE = 16
 
 
 def side_by_side(panels: Sequence[tuple[str, Image.Image]], height: int | None = None) -> Image.Image:
-    """The pictures in a row, all of one height, each with its title above.
+    """The images in a row, all of one height, each with its title above.
 
     Args:
-        panels: Titles and pictures.
-        height: Of the pictures in pixels; None takes that of the tallest, but not more than 800.
+        panels: Titles and images.
+        height: Of the images in pixels; None takes that of the tallest, but not more than 800.
 
     Example:
         >>> image = Image.new("RGB", (400, 300))
@@ -257,27 +254,27 @@ def side_by_side(panels: Sequence[tuple[str, Image.Image]], height: int | None =
         (836, 349)
     """
     if not panels:
-        raise ValueError("There are no pictures to put side by side.")
-    tall = min(800, max(picture.height for _, picture in panels)) if height is None else height
+        raise ValueError("There are no images to put side by side.")
+    tall = min(800, max(image.height for _, image in panels)) if height is None else height
     shown = [
-        picture.resize((max(1, round(picture.width * tall / picture.height)), tall), Image.Resampling.LANCZOS)
-        for _, picture in panels
+        image.resize((max(1, round(image.width * tall / image.height)), tall), Image.Resampling.LANCZOS)
+        for _, image in panels
     ]
     head = text_size("Ag", SIZE, bold=True)[1] + GAP
-    width = sum(picture.width for picture in shown) + GAP * (len(shown) + 1)
+    width = sum(image.width for image in shown) + GAP * (len(shown) + 1)
     page = Image.new("RGB", (width, tall + head + GAP + GAP // 2), PAGE)
     draw = ImageDraw.Draw(page)
     left = GAP
-    for (title, _), picture in zip(panels, shown, strict=True):
-        text = fit_text(title, picture.width, SIZE, bold=True)
+    for (title, _), image in zip(panels, shown, strict=True):
+        text = fit_text(title, image.width, SIZE, bold=True)
         draw.text((left, GAP), text, font=font_for(text, SIZE, bold=True), fill=INK)
-        page.paste(picture, (left, head + GAP // 2))
-        left += picture.width + GAP
+        page.paste(image, (left, head + GAP // 2))
+        left += image.width + GAP
     return page
 
 
 BOX_FILL = 0.42  # fraction of a mask's colour over the image
-STEPS = 6  # places along a side of a box that are tried for its label
+STEPS = 6  # positions along a side of a box that are tried for its label
 
 
 def draw_detections(
@@ -308,7 +305,7 @@ def draw_detections(
     canvas, factor = canvas_for(image)
     corners = np.asarray(boxes, dtype=np.float64).reshape(-1, 4) * factor
     kinds = np.asarray(labels, dtype=np.int64).reshape(-1)
-    sure = None if scores is None else np.asarray(scores, dtype=np.float64).reshape(-1)
+    confidences = None if scores is None else np.asarray(scores, dtype=np.float64).reshape(-1)
     colours = class_colours(len(names))
     size = letter_size(canvas, len(kinds))
     thick = max(2, size // 7)
@@ -318,11 +315,11 @@ def draw_detections(
     draw = ImageDraw.Draw(canvas)
     for index in order:
         draw_box(draw, corners[index], colours[kinds[index]], thick, canvas.size)
-    important = order[::-1] if sure is None else np.argsort(-sure, kind="stable")
+    important = order[::-1] if confidences is None else np.argsort(-confidences, kind="stable")
     placed: list[Area] = []
     lacking = False
     for index in important:
-        text = title_of(names[kinds[index]], None if sure is None else float(sure[index]))
+        text = title_of(names[kinds[index]], None if confidences is None else float(confidences[index]))
         spot = put_label(corners[index], chip_size(text, size), canvas.size, placed)
         if spot is None:
             lacking = True
@@ -355,7 +352,7 @@ def draw_box(draw: ImageDraw.ImageDraw, box: Any, colour: Colour, thick: int, si
 
 
 def put_label(box: Any, chip: tuple[int, int], size: tuple[int, int], placed: Sequence[Area]) -> Area | None:
-    """A free place for a label at its box and inside the picture; None if there is none."""
+    """A free position for a label at its box and inside the image; None if there is none."""
     for left, top in label_corners(box, chip):
         left = round(min(max(0, left), size[0] - chip[0]))
         top = round(min(max(0, top), size[1] - chip[1]))
@@ -366,7 +363,7 @@ def put_label(box: Any, chip: tuple[int, int], size: tuple[int, int], placed: Se
 
 
 def label_corners(box: Any, chip: tuple[int, int]) -> Iterator[tuple[float, float]]:
-    """Corners of places for a label, the usual first: above the box, inside at its top, below, then along its sides."""
+    """Corners that a label may have, the usual first: above the box, inside at its top, below, then along its sides."""
     left, top, right, bottom = box
     width, height = chip
     yield left, top - height
@@ -449,22 +446,17 @@ def draw_segmentation(image: Image.Image, classes: Any, names: Sequence[str], le
     strength[0] = 0.15 if background else REGION_FILL
     pixels = np.asarray(canvas).astype(np.float32)
     weight = strength[shown]
-    weight[shown == IGNORE_INDEX] = hatch(shown.shape)[shown == IGNORE_INDEX]
+    rows, columns = np.nonzero(shown == IGNORE_INDEX)  # hatched with slanting lines
+    weight[rows, columns] = np.where((rows + columns) % STRIPE < 2, 0.75, 0.15)
     pixels += weight[..., None] * (table[shown] - pixels)
     pixels[edges(shown, max(1, letter_size(canvas) // 9))] = 255
-    picture = Image.fromarray(pixels.astype(np.uint8))
+    drawn = Image.fromarray(pixels.astype(np.uint8))
     if not legend:
-        return picture
+        return drawn
     counts = np.bincount(numbers.reshape(-1), minlength=IGNORE_INDEX + 1)
     order = [kind for kind in np.argsort(-counts, kind="stable") if counts[kind]]
     fractions = {kind: f"{100 * counts[kind] / numbers.size:.1f} %" for kind in order}
     entries = [(f"{names[kind]} {fractions[kind]}", colours[kind]) for kind in order if kind < len(names)]
     if IGNORE_INDEX in fractions:
         entries.append((f"ignored {fractions[IGNORE_INDEX]}", GREY))
-    return add_legend(picture, entries, letter_size(canvas))
-
-
-def hatch(shape: tuple[int, ...]) -> Any:
-    """Slanting lines `[H, W]`, 0 to 1, for places that don't count."""
-    rows, columns = np.indices(shape)
-    return np.where((rows + columns) % STRIPE < 2, 0.75, 0.15).astype(np.float32)
+    return add_legend(drawn, entries, letter_size(canvas))

@@ -40,9 +40,9 @@ def figure(width: float, height: float) -> "Figure":
         height: In inches.
 
     Example:
-        >>> picture = figure(4, 3)
-        >>> axes = tidy(picture.add_subplot(), title="Loss", x="epoch")
-        >>> to_png(picture)[:4]
+        >>> fig = figure(4, 3)
+        >>> axes = tidy(fig.add_subplot(), title="Loss", x="epoch")
+        >>> to_png(fig)[:4]
         b'\\x89PNG'
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -103,10 +103,10 @@ def abbreviate(text: str, most: int) -> str:
     return f"{text[:front]}…{text[len(text) - (most - 1 - front) :]}"
 
 
-def to_png(picture: "Figure") -> bytes:
+def to_png(fig: "Figure") -> bytes:
     """The bytes of a PNG file that shows the whole figure."""
     stream = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box is drawn for it
-        picture.savefig(stream, format="png", dpi=DOTS, facecolor="white")
+        fig.savefig(stream, format="png", dpi=DOTS, facecolor="white")
     return stream.getvalue()

@@ -173,12 +173,12 @@ TRANSPLANTS = (
 
 
 def with_window_attention(volo: nn.Module) -> nn.Module:
-    """VOLO with 7x7 window attention in place of its outlook attention; the heads stay."""
+    """VOLO with 7x7 window attention instead of its outlook attention; the heads stay."""
     return localize(volo, mixer=Window(heads=6), preserve=False, inplace=True)
 
 
 def with_depthwise(model: nn.Module) -> nn.Module:
-    """VOLO or Twins-SVT with 7x7 depth-wise convolution in place of the local attention."""
+    """VOLO or Twins-SVT with 7x7 depth-wise convolution instead of the local attention."""
     return localize(model, mixer=DepthWise(), preserve=False, inplace=True)
 
 
@@ -325,8 +325,11 @@ def plan_dwconv(row: PublishedRow) -> Plan:
         return shared_weights(row.setting)
     if row.table == "Table 12":
         return recipe("swin_tiny" if row.name.startswith("Swin") else "dwnet_tiny", norm=NORMS[row.setting["norm"]])
-    if row.table == "Table 14":
-        return at_384(row)
+    if row.table == "Table 14":  # fine-tuned at 384 pixels with windows or kernels of 7 or 12
+        window = row.setting["window"]
+        if row.name.startswith("Swin"):
+            return recipe("swin_tiny", 384, img_size=384, window=window)
+        return recipe("dwnet_tiny", 384, img_size=384, kernel=window)
     if row.name == "DeiT-B" and row.setting["image_size"] == 384:
         return recipe("deit_base", 384, img_size=384)
     named = DWCONV.get((row.table, row.name)) or DWCONV.get(("", row.name.replace("-Conv.", " Conv.")))
@@ -340,14 +343,6 @@ def shared_weights(setting: Any) -> BuildRecipe:
         return recipe("local_mlp_tiny", share_channels=channels, share_positions=positions)
     shared = (DepthWise(heads=heads, share_channels=channels, share_positions=positions) for heads in HEADS)
     return recipe("dwnet_tiny", mixer=tuple(shared))
-
-
-def at_384(row: PublishedRow) -> BuildRecipe:
-    """A row of Table 14: fine-tuned at 384 pixels with windows or kernels of 7 or 12."""
-    window = row.setting["window"]
-    if row.name.startswith("Swin"):
-        return recipe("swin_tiny", 384, img_size=384, window=window)
-    return recipe("dwnet_tiny", 384, img_size=384, kernel=window)
 
 
 def reduction(ours: str, host: str) -> dict[str, float]:

@@ -30,7 +30,7 @@ class PublishedRow:
     """A line of a table, or a figure of the text.
 
     Attributes:
-        number: Place in the data, from 1.
+        number: In the data, from 1.
         paper: Key of `PAPERS`.
         table: Table, or part of the text.
         name: Label of the row.

@@ -197,7 +197,7 @@ def terms(layer: Layer, dim: int, patches: int, aux: int) -> Iterator[int]:
         yield tokens * dim
 
 
-BOXES, MASKS = 1000, 100  # regions for which mmdetection counts the second half of a detector
+BOXES, MASKS = 1000, 100  # proposals for which mmdetection counts the second half of a detector
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class DenseRecipe:
         image_size: Height and width that multiply-adds are counted for.
         num_classes: Classes of the data.
         options: Options of the backbone, sorted by name.
-        helper: Whether the helper that only training uses is counted too.
+        auxiliary: Whether the auxiliary head that only training uses is counted too.
     """
 
     backbone: str
@@ -218,7 +218,7 @@ class DenseRecipe:
     image_size: tuple[int, int]
     num_classes: int
     options: tuple[tuple[str, Any], ...] = ()
-    helper: bool = False
+    auxiliary: bool = False
 
     def __str__(self) -> str:
         options = "".join(f", {key}={short(value)}" for key, value in self.options)
@@ -233,7 +233,7 @@ class DenseRecipe:
             if self.backbone in MODELS:
                 spec = replace(MODELS[self.backbone], img_size=options.pop("img_size", 224))
                 backbone = apply_options(self.backbone, spec, options)
-            return OnePass(DenseModel(DenseSpec(backbone, self.head), self.num_classes), self.helper)
+            return OnePass(DenseModel(DenseSpec(backbone, self.head), self.num_classes), self.auxiliary)
 
     def measure(self) -> MeasuredCost:
         """Count the model."""
@@ -318,15 +318,15 @@ class BatchedProducts(ProductCounter):
 
 
 class OnePass(nn.Module):
-    """What a detector or segmenter computes for one image, with a fixed number of regions.
+    """What a detector or segmenter computes for one image, with a fixed number of proposals.
 
-    A real detector judges as many regions as it finds. mmdetection counts 1000 of them, and 100 masks.
+    A real detector judges as many proposals as it finds. mmdetection counts 1000 of them, and 100 masks.
     """
 
-    def __init__(self, model: DenseModel, helper: bool):
+    def __init__(self, model: DenseModel, auxiliary: bool):
         super().__init__()
         self.model = model
-        self.helper = helper
+        self.auxiliary = auxiliary
 
     def forward(self, images: Tensor) -> None:
         maps, head = self.model.pyramid(images), self.model.head
@@ -341,11 +341,11 @@ class OnePass(nn.Module):
                     head.prediction(found)
             case Segmenter():
                 head.classify(maps)
-                if self.helper and isinstance(head, UperNetModule) and head.helper is not None:
+                if self.auxiliary and isinstance(head, UperNetModule) and head.helper is not None:
                     head.helper(maps[-2])
 
     def judge_regions(self, head: RcnnModule, maps: list[Tensor]) -> None:
-        """Proposals on all levels, then boxes and masks of regions that were cut out."""
+        """Proposals on all levels, then boxes and masks of proposals that were cut out."""
         head.rpn.head(head.fpn(maps))
         width, device = head.settings.channels, maps[0].device
         for stage in head.stages:

@@ -1,4 +1,4 @@
-"""Why printed figures are not our counts: the register of findings, each with a test that the numbers must pass.
+"""Why printed figures are not our counts: the register of explanations, each with a test that the numbers must pass.
 
 Numbers up to 25 come from reading the papers beside their released code; the later ones were found by counting. An
 entry with `cause=False` says what was tried and stands for a figure within the bound of its test, no more.
@@ -126,11 +126,6 @@ def without_class_token(what: BuildRecipe) -> int:
     return measure(recipe(what.model, size, class_token=False, global_pool="avg")).cost.macs
 
 
-def without_classifier(what: BuildRecipe) -> int:
-    """Parameters without the last layer."""
-    return measure(replace(what, options=(*what.options, ("num_classes", 0)))).cost.parameters
-
-
 def with_gate_norms(what: BuildRecipe) -> int:
     """Parameters of a LightViT without gates whose gates' norms stayed behind."""
     norms = 2 * sum(stage.dim * stage.depth for stage in build_backbone(what).spec.stages)
@@ -194,7 +189,7 @@ class RegisterEntry:
 
     Attributes:
         number: Its number.
-        text: The finding.
+        text: Why the printed figure is not our count.
         covers: What it may be used for.
         test: Whether the numbers bear it out.
         cause: Whether the text names the cause; otherwise it says what was tried.
@@ -249,16 +244,6 @@ def formula(what: Countable) -> int:
     return measure(what).formula or 0
 
 
-def formula_with_one_token(what: BuildRecipe) -> int:
-    """The same with a single global token."""
-    return formula(replace(what, options=(("aux", 1),)))
-
-
-def padded_swin(what: BuildRecipe) -> int:
-    """Swin whose output projection also works on the padding, as in Swin's code."""
-    return measure(PADDED_SWIN).cost.macs
-
-
 def from_rounded_figures(figure: Figure) -> bool:
     """A percentage of the figures that Table 2 prints, cut after one digit."""
     size = figure.row.name[len("DW-Conv.-")]
@@ -271,14 +256,11 @@ def from_rounded_figures(figure: Figure) -> bool:
 def cut_without_classifier(figure: Figure) -> bool:
     """The parameters without the last layer, cut."""
     assert isinstance(figure.plan, BuildRecipe)
-    return truncates(figure.printed, without_classifier(figure.plan) / 1e6)
+    headless = replace(figure.plan, options=(*figure.plan.options, ("num_classes", 0)))
+    return truncates(figure.printed, measure(headless).cost.parameters / 1e6)
 
 
-def whole_number(figure: Figure) -> bool:
-    """A whole number, printed with a zero behind the point."""
-    return figure.printed.endswith(".0") and agrees(figure.printed[:-2], figure.ours)
-
-
+# Its output projection also works on the padding, as in Swin's code.
 PADDED_SWIN = recipe("swin_tiny_patch4_window7_224", 384, img_size=384, window_size=7)
 
 
@@ -293,28 +275,20 @@ def dense(figure: Figure) -> DenseRecipe:
     return figure.plan
 
 
-def without_attention(what: DenseRecipe) -> int:
-    """Multiply-adds without the products inside attention."""
-    return survey(what).cost.macs - survey(what).batched
-
-
 def with_elementwise(what: DenseRecipe) -> int:
     """Multiply-adds and all element-wise work."""
     return survey(what).cost.macs + survey(what).elementwise
 
 
-def depthwise_range(figure: Figure) -> bool:
-    """Between the plain count and one with padded maps, helper and element-wise work."""
-    plain = dense(figure)
-    released = replace(plain, options=(("pad_to", 7),), helper=True)
-    return between(figure.printed, survey(plain).cost.macs / 1e9, with_elementwise(released) / 1e9)
+def up_to_release(change: Callable[[DenseRecipe], DenseRecipe]) -> Callable[[Figure], bool]:
+    """The figure lies between the plain count and the release's, with its auxiliary head and element-wise work."""
 
+    def test(figure: Figure) -> bool:
+        plain = dense(figure)
+        released = replace(change(plain), auxiliary=True)
+        return between(figure.printed, survey(plain).cost.macs / 1e9, with_elementwise(released) / 1e9)
 
-def swin_range(figure: Figure) -> bool:
-    """The same for Swin, whose code projects the padding of its windows too, as timm's does."""
-    plain = dense(figure)
-    released = replace(plain, backbone=SWIN[plain.backbone], helper=True)
-    return between(figure.printed, survey(plain).cost.macs / 1e9, with_elementwise(released) / 1e9)
+    return test
 
 
 def resnext(figure: Figure) -> bool:
@@ -327,11 +301,6 @@ def resnext(figure: Figure) -> bool:
     names = ("conv1.", "bn1.", "layer1.")
     frozen = sum(p.numel() for name, p in backbone.named_parameters() if name.startswith(names))
     return truncates(figure.printed, (cost.parameters - frozen) / 1e6)
-
-
-def in_excess(low: float, high: float) -> Callable[[Figure], bool]:
-    """More is printed than we count, by an amount between two bounds."""
-    return lambda figure: low <= float(figure.printed) - figure.ours <= high
 
 
 DENSE_REGISTER = (
@@ -349,10 +318,10 @@ DENSE_REGISTER = (
         "for LIFE in DeiT-T. EncDec-LIFE adds 0.99 M, our cascade of width 255 adds 1.23 M; a width of 223 or 224 "
         "would fit, but three scales do not divide it. Tried for the rest: classifiers of 100 and 1000 classes that "
         "stayed (0.02 to 0.77 M), a fifth stage behind Swin's merge (4.72 M, but 0.30 G), Swin's masks and tables as "
-        "parameters (1.6 M), 3x3 convolutions to 256 channels behind the backbone (0.44 and 1.77 M), helper heads on "
-        "four stages (5.7 M).",
+        "parameters (1.6 M), 3x3 convolutions to 256 channels behind the backbone (0.44 and 1.77 M), auxiliary heads "
+        "on four stages (5.7 M).",
         (Cover("life", PARAMS, tables=("Table 2", "Table 3")),),
-        in_excess(3.65, 4.85),
+        lambda figure: 3.65 <= float(figure.printed) - figure.ours <= 4.85,
         cause=False,
     ),
     RegisterEntry(
@@ -360,7 +329,7 @@ DENSE_REGISTER = (
         "mmdetection's counter does not see the products inside attention and counts some element-wise work: the "
         "figure lies between our count without those products and that with all element-wise work.",
         (Cover("lightvit", MACS, tables=("Table 4",)),),
-        elementwise_between(without_attention),
+        elementwise_between(lambda what: survey(what).cost.macs - survey(what).batched),
     ),
     RegisterEntry(
         46,
@@ -372,16 +341,16 @@ DENSE_REGISTER = (
     RegisterEntry(
         47,
         "The release pads maps to multiples of 7 before its spatial part, and its counter takes element-wise work. The "
-        "figure lies between our count and that with padding, element-wise work and UPerNet's helper.",
+        "figure lies between our count and that with padding, element-wise work and UPerNet's auxiliary head.",
         (Cover("dwconv", MACS, DW_ROWS, ("Table 3", "Table 11")),),
-        depthwise_range,
+        up_to_release(lambda plain: replace(plain, options=(("pad_to", 7),))),
     ),
     RegisterEntry(
         48,
         "Swin's code projects the padding of its windows too. The figure lies between our count and that of timm's "
-        "Swin with element-wise work and UPerNet's helper.",
+        "Swin with element-wise work and UPerNet's auxiliary head.",
         (Cover("dwconv", MACS, ("Swin-T", "Swin-B"), ("Table 3", "Table 11")),),
-        swin_range,
+        up_to_release(lambda plain: replace(plain, backbone=SWIN[plain.backbone])),  # timm's code is Swin's
     ),
     RegisterEntry(
         49,
@@ -414,7 +383,7 @@ REGISTER = (
         10,
         "LightViT Table 6 without global tokens: the release's formula gives 0.67 G; it gives 0.68 G with one token.",
         (Cover("lightvit", MACS, ("0 global tokens",)),),
-        counted(formula_with_one_token),
+        counted(lambda what: formula(replace(what, options=(("aux", 1),)))),
     ),
     RegisterEntry(
         10,
@@ -517,7 +486,7 @@ REGISTER = (
         31,
         "A whole number from another table, printed with a zero behind the point: RegNetY-4G has 20.65 M.",
         (Cover("lightvit", PARAMS, ("RegNetY-4G",)),),
-        whole_number,
+        lambda figure: figure.printed.endswith(".0") and agrees(figure.printed[:-2], figure.ours),
     ),
     RegisterEntry(
         32,
@@ -599,7 +568,7 @@ REGISTER = (
         "Swin with 7x7 windows at 384 pixels pads its maps. In Swin's code the output projection works on the "
         "padding too (14.30 G), here it does not (14.04 G); the rest is element-wise work.",
         (Cover("dwconv", MACS, ("Swin 7x7",)),),
-        elementwise_between(padded_swin),
+        elementwise_between(lambda what: measure(PADDED_SWIN).cost.macs),
     ),
     RegisterEntry(
         42,

@@ -117,13 +117,9 @@ def compare(
 def same_architecture(row: PublishedRow, what: BuildRecipe) -> bool:
     """Whether a row of an architecture table prints the stages of our model."""
     spec = MODELS.get(what.model)
-    return "blocks" in row.setting and spec is not None and architecture(spec).items() >= printed_stages(row).items()
-
-
-def printed_stages(row: PublishedRow) -> dict[str, Any]:
-    """What an architecture table prints of the stages."""
     known = ("channels", "blocks", "heads", "heads_stage3_4", "global_tokens", "expansion")
-    return {key: row.setting[key] for key in known if row.setting.get(key) is not None}
+    printed = {key: row.setting[key] for key in known if row.setting.get(key) is not None}
+    return "blocks" in printed and spec is not None and architecture(spec).items() >= printed.items()
 
 
 def architecture(spec: BackboneSpec) -> dict[str, Any]:
@@ -182,13 +178,15 @@ def without_built(cells: Sequence[str]) -> list[str]:
 def cells_of(verdict: RowVerdict) -> tuple[str, ...]:
     """The cells of a row, in the order of `COLUMNS`."""
     row = verdict.row
+    numbers = sorted({entry.number for entry in verdict.entries if entry})
+    result = " ".join((verdict.status, *(f"#{number}" for number in numbers)))
     return (
         row.table,
         row.name,
         verdict.built or "-",
         cost_cell(verdict, ("params_m", "extra_params", "params_reduction_pct")),
         cost_cell(verdict, ("flops_g", "gmacs", "flops_reduction_pct", "flops_share_pct")),
-        verdict_cell(verdict),
+        f"not built: {verdict.reason}" if verdict.status == "not built" else result,
     )
 
 
@@ -211,14 +209,6 @@ def formula_note(verdict: RowVerdict) -> str:
     """The figure of the release's formula, beside the true count."""
     formula = verdict.measured.formula if verdict.measured else None
     return f" (formula {formula / 1e9:.3f} G)" if formula else ""
-
-
-def verdict_cell(verdict: RowVerdict) -> str:
-    """The verdict with the numbers of its explanations, or the reason."""
-    if verdict.status == "not built":
-        return f"not built: {verdict.reason}"
-    numbers = sorted({entry.number for entry in verdict.entries if entry})
-    return " ".join((verdict.status, *(f"#{number}" for number in numbers)))
 
 
 def used(verdicts: Iterable[RowVerdict]) -> list[RegisterEntry]:

@@ -239,17 +239,11 @@ def refuse_target(folder: Path, force: bool) -> None:
             raise ValueError(f"{folder} holds other files; give another folder with --out.")
         if not force:
             raise ValueError(f"{folder} holds a bundle; give another folder with --out, or replace it with --force.")
-    around = nearest_folder(folder)
-    if not os.access(around, os.W_OK):
-        raise PermissionError(13, "nothing can be written to this folder; give another with --out", str(around))
-
-
-def nearest_folder(path: Path) -> Path:
-    """The innermost folder around a path that is there."""
-    around = path.absolute().parent
+    around = folder.absolute().parent
     while not around.exists():
         around = around.parent
-    return around
+    if not os.access(around, os.W_OK):
+        raise PermissionError(13, "nothing can be written to this folder; give another with --out", str(around))
 
 
 @contextmanager
@@ -261,17 +255,12 @@ def writing_bundle(folder: Path) -> Iterator[Path]:
         yield part
         for file in part.rglob("*"):
             if file.is_file():
-                sync(file)
+                with file.open("rb") as stream:
+                    os.fsync(stream.fileno())
         with claimed_part(folder.with_name(f"{folder.name}.old"), folder=True) as old:
             if folder.exists():
                 folder.rename(old / folder.name)
             part.rename(folder)
-
-
-def sync(file: Path) -> None:
-    """See to it that a file has reached the disk."""
-    with file.open("rb") as stream:
-        os.fsync(stream.fileno())
 
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:

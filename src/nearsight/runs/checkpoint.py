@@ -90,7 +90,9 @@ class Checkpoints:
             write_synced(folder / "state.json", json.dumps(state).encode())
         for name in self.names()[: -self.keep]:
             if name != progress.best_name:
-                remove_folder(self.folder / name)
+                old, going = self.folder / name, self.folder / f".{name}.part"  # never there in part under its name
+                old.rename(going)
+                shutil.rmtree(going)
 
     def remove_unfinished(self) -> None:
         """Remove what a killed process had begun to write."""
@@ -183,13 +185,6 @@ def whole_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-
-
-def remove_folder(path: Path) -> None:
-    """Remove a folder so that it is never there in part under its name."""
-    going = path.with_name(f".{path.name}.part")
-    path.rename(going)
-    shutil.rmtree(going)
 
 
 def write_synced(path: Path, content: bytes) -> None:

@@ -171,7 +171,7 @@ def suppress(
 def draw_mask(probability: NDArray[np.float32], box: NDArray[np.float32], shown: Size) -> NDArray[np.bool_]:
     """The pixels `[height, width]` whose centres read half or more of a box's `probability` `[m, m]`.
 
-    It is read between the places, as `heads.rcnn.draw_mask` does.
+    It is interpolated between pixels, as `heads.rcnn.draw_mask` does.
 
     Example:
         >>> box = np.array([1.0, 0.0, 3.0, 2.0], dtype=np.float32)
@@ -194,7 +194,7 @@ def draw_mask(probability: NDArray[np.float32], box: NDArray[np.float32], shown:
 
 
 def weights(positions: NDArray[np.float64], length: int) -> NDArray[np.float64]:
-    """The matrix `[n, length]` that reads a line of numbers at places between them."""
+    """The matrix `[n, length]` that interpolates a line of numbers at positions between them."""
     first = np.minimum(positions.astype(np.int64), length - 2)
     matrix = np.zeros((len(positions), length))
     rows = np.arange(len(positions))

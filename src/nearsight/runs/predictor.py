@@ -277,17 +277,13 @@ def load_by_name(name: str, img_size: int | None, seed: int) -> Predictor:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return of_built(build(ModelChoice(name=name, img_size=img_size), IMAGENET))
-
-
-def of_built(built: "Built") -> Predictor:
-    """A classifier that was just built, with random weights and numbers for classes."""
+        built = build(ModelChoice(name=name, img_size=img_size), IMAGENET)
     numbers = numbered(getattr(built.model, "num_classes", 0))
     return Predictor(built.model.eval(), built.name, "classify", numbers, built.preprocessing, None, "random")
 
 
 def numbered(count: int) -> tuple[str, ...]:
-    """Class numbers in place of names."""
+    """Class numbers instead of names."""
     return tuple(map(str, range(count)))
 
 

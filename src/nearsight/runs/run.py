@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,7 +23,11 @@ from ..atomic import write_whole
 from ..checkpoints.pretrained import identify
 from ..config.files import read_recipe, to_yaml
 from ..config.recipe import Recipe
-from ..data.open import NAMES
+from ..data.open import NAMES, open_again, open_any
+from ..data.samples import Data
+
+if TYPE_CHECKING:
+    from .predictor import Predictor
 
 PREDICTIONS = "predictions.npz"
 
@@ -42,7 +46,7 @@ class Outcome:
         metric: What the scores are: `accuracy`, `box AP`, `mask AP` or `mIoU`.
         val_score: Of the best epoch.
         test_score: Of the best epoch on the test images; None without such.
-        test: All figures of the best epoch on the test images.
+        test: All metrics of the best epoch on the test images.
         elapsed: Seconds of training and validation.
         stopped_early: Whether patience ended the run.
         bad_images: Unreadable images, with the reasons.
@@ -257,6 +261,25 @@ def read_data_record(path: Path) -> dict[str, Any]:
         if key in record and not is_right(record[key]):
             raise ValueError(f"{path} was edited ({key} is not as the run wrote it); put it back, or train anew.")
     return record
+
+
+def open_own(trained: "Predictor", source: str | os.PathLike[str] | None) -> tuple[Data, bool]:
+    """The data to evaluate with, and whether they are the run's own; these get the run's split."""
+    file = trained.folder / "data.json"
+    if source is None and not file.is_file():
+        raise ValueError(
+            f"{trained.folder} has no record of its data (data.json); name the data: "
+            f"`nearsight eval {trained.path} DATA`."
+        )
+    if file.is_file():
+        record = read_data_record(file)
+        first, second = record["source"], os.fspath(record["source"] if source is None else source)
+        is_there = os.path.exists(first) and os.path.exists(second)
+        if first == second or (is_there and os.path.samefile(first, second)):
+            return open_again(record), True
+    assert source is not None
+    # the same annotations may serve detection and segmentation
+    return open_any(os.fspath(source), None if trained.task == "classify" else trained.task), False
 
 
 def read_record(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..console import first_line
 from ..data.samples import BadImage, Split, check_workers
 from ..tasks.predictions import Prediction
 from .bundle import FILES, Bundle, BundleError
@@ -27,7 +28,7 @@ Runner = Callable[[Images], Outputs]  # normalised images [B, 3, H, W] to the ou
 EXTRAS = {"onnx": "deploy", "onnxruntime": "deploy", "onnxscript": "deploy", "openvino": "openvino"}
 QUIET = ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED")  # onnxruntime 1.29 and later, under both of its names
 BATCH, WHOLE = 64, 8  # images at a time, of which a part or the whole is shown
-AHEAD = 2  # batches that are read while one is answered
+AHEAD = 2  # batches that are read while one is predicted
 FATAL = 4  # onnxruntime's level of messages; what goes wrong is raised as well
 
 
@@ -88,7 +89,7 @@ def run_openvino(file: Path, names: Sequence[str]) -> Runner:
 
     def run(images: Images) -> Outputs:
         found = compiled(images)
-        # Copies: OpenVINO writes the next results in the same place.
+        # Copies: OpenVINO writes the next results to the same memory.
         return {name: np.array(found[index]) for index, name in enumerate(names)}
 
     return run
@@ -117,8 +118,9 @@ def run_program(file: Path, names: Sequence[str]) -> Runner:
 
 def unreadable(file: Path, error: Exception) -> BundleError:
     """The error for a model that its runtime can't read."""
-    reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-    return BundleError(f"{file} can't be run ({reason}); export the model again, or update the runtime.")
+    return BundleError(
+        f"{file} can't be run ({first_line(error)[:200]}); export the model again, or update the runtime."
+    )
 
 
 Shape = tuple[int, int]  # height, width

@@ -235,6 +235,7 @@ class Task(ABC):
     metric: Metric
     batch: int  # images at a time, unless asked otherwise
     files: tuple[str, ...]  # names of what `report_files` gives
+    image_score: str | None = None  # what the score of one image is; None where it is right or wrong
     is_linear: bool = False  # whether a row of numbers for each image is all that a model says, as of classes
     postprocessing: str = "classes"  # of `runs.postprocess`, for models that say nothing else of their outputs
     settings: tuple[str, ...] = ()  # names of what `Metrics.settings` gives

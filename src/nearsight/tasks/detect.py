@@ -40,6 +40,7 @@ class Detect(DenseTask):
     purpose = "find these objects in images"
     hub_tag = "object-detection"
     default_recipe = "small-detect"
+    image_score = "F1 of the image"
     metric = Metric("box_ap", "box AP")
     settings = ("threshold",)
     image_score = "f1"

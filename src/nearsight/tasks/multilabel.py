@@ -44,6 +44,7 @@ class Multilabel(LabelTask):
     purpose = "tell which of these, also several, an image shows"
     hub_tag = "image-classification"
     default_recipe = "small-multilabel"
+    image_score = "F1 of the image"
     postprocessing = "labels"
     metric = Metric("map", "mAP")
     prediction = MultiLabel

@@ -29,6 +29,7 @@ class Segment(DenseTask):
     purpose = "tell which of these every pixel of an image shows"
     hub_tag = "image-segmentation"
     default_recipe = "small-segment"
+    image_score = "mean IoU of the image"
     metric = Metric("miou", "mIoU")
     image_score = "mean_overlap"
 

@@ -1,8 +1,7 @@
 """What kind of layer is it? The dwconv paper's theory (sparse connections, shared and dynamic weights), measured."""
 
-from .bare import strip_projections
-from .layer import ProbedLayer, wrap
-from .measure import Findings, describe, probe
+from .layer import ProbedLayer, strip_projections, wrap
+from .measure import ProbeResult, describe, probe
 from .open import open_probed
 
-__all__ = ["Findings", "ProbedLayer", "describe", "open_probed", "probe", "strip_projections", "wrap"]
+__all__ = ["ProbeResult", "ProbedLayer", "describe", "open_probed", "probe", "strip_projections", "wrap"]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...plots.style import COLOURS, INK, LINE, SEQUENTIAL, SMALL, SOFT, TITLE, figure, write
 from .layer import ProbedLayer, draw, jacobian_rows, one_channel, spread_out
-from .measure import Findings, middle, probe
+from .measure import ProbeResult, middle, probe
 from .paper import OTHERS, ROWS, Size, TableRow, TableVerdict, fully_connected, of_torch
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 MOST = 2048  # neurons of a layer whose whole matrix is made
-SHOWN = 64  # channels in a picture of channels
+SHOWN = 64  # channels in a figure of channels
 
 
 def connection_matrix(probed: ProbedLayer, seed: int = 0) -> Tensor:
@@ -52,23 +52,23 @@ def draw_matrices(probed_layers: Sequence[ProbedLayer], verdicts: Sequence[Table
     """The connection matrices of small layers, side by side."""
     across = 3
     rows = -(-len(probed_layers) // across)
-    picture = figure(3.5 * across, 0.9 + 3.75 * rows)
+    fig = figure(3.5 * across, 0.9 + 3.75 * rows)
     title = "Connections of a layer: each row is an output neuron, each column an input neuron"
-    write(picture.suptitle(title, x=0.012, ha="left"), TITLE, weight="bold")
-    panels = picture.subplots(rows, across, squeeze=False).flat
+    write(fig.suptitle(title, x=0.012, ha="left"), TITLE, weight="bold")
+    panels = fig.subplots(rows, across, squeeze=False).flat
     for axes, probed, verdict in zip(panels, probed_layers, verdicts, strict=False):
         draw_matrix(axes, connection_matrix(probed).numpy(), probed)
         write(axes.set_title(verdict.row.name, loc="left", pad=18), TITLE - 1, weight="bold")
         write(axes.text(0, 1.02, in_short(verdict.found), transform=axes.transAxes, va="bottom"), SMALL - 1, SOFT)
-    for axes in picture.axes[len(probed_layers) :]:
+    for axes in fig.axes[len(probed_layers) :]:
         axes.set_axis_off()
     note = (
         "Neurons stand channel by channel; thin lines part the channels. Red and blue are positive and negative "
         "weights, white is no connection."
     )
-    write(picture.text(0.012, 0.002, note, va="bottom"), SMALL, SOFT)
-    picture.get_layout_engine().set(rect=(0, 0.025, 1, 0.97))  # type: ignore[union-attr, call-arg]
-    return picture
+    write(fig.text(0.012, 0.002, note, va="bottom"), SMALL, SOFT)
+    fig.get_layout_engine().set(rect=(0, 0.025, 1, 0.97))  # type: ignore[union-attr, call-arg]
+    return fig
 
 
 def draw_matrix(axes: "Axes", matrix: NDArray[np.floating], probed: ProbedLayer) -> None:
@@ -84,7 +84,7 @@ def draw_matrix(axes: "Axes", matrix: NDArray[np.floating], probed: ProbedLayer)
         spine.set(color=LINE, linewidth=0.8)
 
 
-def in_short(found: Findings) -> str:
+def in_short(found: ProbeResult) -> str:
     """The properties in few words."""
     sparse = {"own": "own position", "local": "local", "scattered": "scattered", "all": "all positions"}[
         found.positions
@@ -98,11 +98,11 @@ def in_short(found: Findings) -> str:
     return " · ".join([*words, "dynamic"] if found.dynamic else words)
 
 
-def draw_layer(probed: ProbedLayer, found: Findings, seed: int = 0) -> "Figure":
+def draw_layer(probed: ProbedLayer, found: ProbeResult, seed: int = 0) -> "Figure":
     """One layer: where the output in the middle looks, given the weights and with their prediction, and channels."""
-    picture = figure(11.5, 4.6)
-    write(picture.suptitle(found.name, x=0.012, ha="left"), TITLE, weight="bold")
-    left, middle_axes, right = picture.subplots(1, 3)
+    fig = figure(11.5, 4.6)
+    write(fig.suptitle(found.name, x=0.012, ha="left"), TITLE, weight="bold")
+    left, middle_axes, right = fig.subplots(1, 3)
     tokens, centre = draw(probed, seed), middle(probed.target)
     picks = spread_out(probed.out_channels, SHOWN)
     few = spread_out(probed.out_channels, 6)
@@ -116,9 +116,9 @@ def draw_layer(probed: ProbedLayer, found: Findings, seed: int = 0) -> "Figure":
     write(right.set_xlabel("input channel"), SMALL, SOFT)
     write(right.set_ylabel("output channel"), SMALL, SOFT)
     right.set(xticks=[], yticks=[])
-    write(picture.text(0.012, 0.01, in_short(found), va="bottom"), SMALL, SOFT)
-    picture.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))  # type: ignore[union-attr, call-arg]
-    return picture
+    write(fig.text(0.012, 0.01, in_short(found), va="bottom"), SMALL, SOFT)
+    fig.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))  # type: ignore[union-attr, call-arg]
+    return fig
 
 
 def draw_field(axes: "Axes", weights: Tensor, probed: ProbedLayer, title: str) -> None:
@@ -159,11 +159,11 @@ class Edge:
 class MeasuredLayer:
     """A layer, its properties, and the rank of its connection matrix as a fraction of the full one."""
 
-    found: Findings
+    found: ProbeResult
     rank: float
 
 
-# Nodes of the figure: place (x, y), and the layer that stands for it.
+# Nodes of the figure: position (x, y), and the layer that stands for it.
 NODES: dict[str, tuple[float, float]] = {
     "MLP": (0.50, 0.95),
     "LR MLP": (0.86, 0.95),
@@ -279,19 +279,19 @@ def holds(edge: Edge, measured: dict[str, MeasuredLayer]) -> bool:
 
 def draw_relations(measured: dict[str, MeasuredLayer]) -> "Figure":
     """The graph: more regularised layers further down; under each name what was measured."""
-    picture = figure(12.5, 7.4)
-    axes = picture.add_subplot()
+    fig = figure(12.5, 7.4)
+    axes = fig.add_subplot()
     axes.set(xlim=(-0.13, 1.13), ylim=(0.04, 1.03))
     axes.set_axis_off()
     confirmed = sum(holds(edge, measured) for edge in EDGES)
     title = f"How layers follow from each other: {confirmed} of {len(EDGES)} relations measured as the paper draws them"
-    write(picture.suptitle(title, x=0.012, ha="left"), TITLE, weight="bold")
+    write(fig.suptitle(title, x=0.012, ha="left"), TITLE, weight="bold")
     for edge in EDGES:
         draw_edge(axes, edge, holds(edge, measured))
     for name, position in NODES.items():
         draw_node(axes, name, position, measured[name])
     draw_legend(axes)
-    return picture
+    return fig
 
 
 def draw_node(axes: "Axes", name: str, position: tuple[float, float], measured: MeasuredLayer) -> None:

@@ -19,7 +19,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ...console import first_line
 from ...lattice import Grid
+from ...parts.slots import PartModule, identity_rows
 
 Layout = Literal["map", "last", "tokens", "flat"]
 LAYOUTS = {"map": "[B, C, H, W]", "last": "[B, H, W, C]", "tokens": "[B, N, C]", "flat": "[B, F]"}
@@ -51,7 +53,7 @@ class ProbedLayer:
 
     @property
     def stride(self) -> tuple[int, int]:
-        """Places of the input per position of the output, down and across."""
+        """Positions of the input per position of the output, down and across."""
         rows, columns = self.source.height / self.target.height, self.source.width / self.target.width
         return max(1, round(rows)), max(1, round(columns))
 
@@ -95,14 +97,14 @@ def wrap(
             break
         except RuntimeError as error:  # some modules cast inside and can't compute in float64
             if dtype == torch.float32:
-                raise ValueError(f"{name or type(module).__name__} can't be called: {one_line(error)}") from None
+                raise ValueError(f"{name or type(module).__name__} can't be called: {first_line(error)}.") from None
     target = target_of(first, layout, source)
 
     def run(tokens: Tensor) -> Tensor:
-        return to_tokens(inputs.call(frozen, tokens), layout, target)
+        return to_tokens(inputs.call(frozen, tokens), layout)
 
     spread = float(example.double().std()) if example.numel() > 1 and float(example.double().std()) > 0 else 1.0
-    out = to_tokens(first, layout, target).shape[-1]
+    out = to_tokens(first, layout).shape[-1]
     return ProbedLayer(name or type(module).__name__, run, source, channels, target, out, spread, dtype)
 
 
@@ -127,16 +129,18 @@ class Inputs:
         return self.example[self.middle : self.middle + 1]
 
     def call(self, module: nn.Module, tokens: Tensor) -> Any:
-        """Call the module with `tokens` `[B, N, C]` in place of the probed row."""
+        """Call the module with `tokens` `[B, N, C]` instead of the probed row."""
         given = to_layout(tokens, self.layout, self.grid)
         rows = len(self.example)
         if rows > 1:
             whole = self.example.repeat(len(given), *[1] * (given.ndim - 1)).unflatten(0, (len(given), rows))
-            given = torch.cat((whole[:, : self.middle], given[:, None], whole[:, self.middle + 1 :]), dim=1).flatten(
-                0, 1
-            )
+            around = (whole[:, : self.middle], given[:, None], whole[:, self.middle + 1 :])
+            given = torch.cat(around, dim=1).flatten(0, 1)
         result = call_module(module, given, self.rest, self.options)
-        return pick_row(result, rows, self.middle) if rows > 1 else result
+        if rows == 1:
+            return result
+        tensor, *others = result if isinstance(result, (tuple, list)) else (result,)
+        return (tensor.unflatten(0, (-1, rows))[:, self.middle], *others)
 
 
 def call_module(module: nn.Module, given: Tensor, rest: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -148,12 +152,6 @@ def call_module(module: nn.Module, given: Tensor, rest: tuple[Any, ...], options
     if isinstance(module, nn.TransformerEncoderLayer) and not module.self_attn.batch_first:
         return module(given.transpose(0, 1), *rest, **options).transpose(0, 1)
     return module(given, *rest, **options)
-
-
-def pick_row(result: Any, rows: int, middle: int) -> Any:
-    """The prediction for the probed row."""
-    tensor, *rest = result if isinstance(result, (tuple, list)) else (result,)
-    return (tensor.unflatten(0, (-1, rows))[:, middle], *rest)
 
 
 def guess_layout(module: nn.Module, example: Tensor) -> Layout:
@@ -226,8 +224,8 @@ def first_tensor(result: Any) -> Tensor:
     return result
 
 
-def to_tokens(result: Any, layout: Layout, target: Grid) -> Tensor:
-    """What a module returned as tokens `[B, target.tokens, C]`."""
+def to_tokens(result: Any, layout: Layout) -> Tensor:
+    """What a module returned as tokens `[B, N, C]`."""
     tensor = first_tensor(result)
     if tensor.ndim == 4:
         return from_layout(tensor, "last" if layout == "last" else "map")
@@ -257,10 +255,33 @@ def grid_of(tokens: int, source: Grid) -> Grid:
     return Grid(1, tokens)
 
 
-def one_line(error: Exception) -> str:
-    """The first line of what an error says."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+@torch.no_grad()
+def strip_projections(module: nn.Module) -> nn.Module:
+    """Make the layers of values and outputs the identity, in the module itself; returns it.
+
+    The dwconv paper's analysis ignores these layers (footnote 1): they mix channels at a position, whatever stands
+    between them. Without them a module shows its own connections. Queries and keys keep their layers, since weights are
+    predicted with them.
+
+    Example:
+        >>> from torch import nn
+        >>> layer = strip_projections(nn.MultiheadAttention(8, 2))
+        >>> torch.equal(layer.out_proj.weight, torch.eye(8))
+        True
+    """
+    for part in module.modules():
+        if isinstance(part, PartModule):
+            part.strip_projections()
+        elif isinstance(part, nn.MultiheadAttention) and part.in_proj_weight is not None:
+            identity_rows(part.in_proj_weight, part.embed_dim, last=True)
+            identity_rows(part.out_proj.weight, part.embed_dim)
+        joint = getattr(part, "qkv", None)
+        if isinstance(joint, nn.Linear):  # timm's attention layers
+            identity_rows(joint.weight, joint.in_features, last=True)
+        out = getattr(part, "proj", None)
+        if isinstance(out, nn.Linear) and out.in_features == out.out_features:
+            identity_rows(out.weight, out.out_features)
+    return module
 
 
 BUDGET = 2**22  # numbers in the copies of an input that go through a module at once
@@ -418,18 +439,15 @@ def replacement(node: Node, name: str, before: dict[int, int]) -> Callable[[Grad
     if name in PASSING:
         return passing
     if name in ("NativeLayerNorm", "FusedRmsNorm", "RmsNorm", "NativeGroupNorm"):
-        return scaled(norm_weight(node, name))
+        weight = getattr(node, "_saved_weight", None)
+        return scaled(weight[:, None, None] if weight is not None and name == "NativeGroupNorm" else weight)
+    is_own = isinstance(node, torch.autograd.function.BackwardCFunction)  # of which only the inputs are known
     factors = {index: rank for index, rank in before.items() if index in KEPT.get(name, before)}
-    if len(factors) < 2 or not (name in PRODUCTS or name in KEPT or is_own(node)):
+    if len(factors) < 2 or not (name in PRODUCTS or name in KEPT or is_own):
         return None
     top = max(factors.values())
     weights = [index for index, rank in factors.items() if rank == top]
     return None if len(weights) == len(factors) else without(*weights)  # of equals none is the other's weight
-
-
-def is_own(node: Node) -> bool:
-    """Whether a node is somebody's `torch.autograd.Function`, of which nothing is known but its inputs."""
-    return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
 def without(*indices: int) -> Callable[[Gradients, Gradients], Gradients]:
@@ -446,12 +464,6 @@ def without(*indices: int) -> Callable[[Gradients, Gradients], Gradients]:
 def passing(inputs: Gradients, outputs: Gradients) -> Gradients:
     """The gradient as it came."""
     return (outputs[0], *inputs[1:])
-
-
-def norm_weight(node: Node, name: str) -> Tensor | None:
-    """The learned scale of a norm, in a shape that multiplies its output; None if there is none."""
-    weight = getattr(node, "_saved_weight", None)
-    return weight[:, None, None] if weight is not None and name == "NativeGroupNorm" else weight
 
 
 def scaled(weight: Tensor | None) -> Callable[[Gradients, Gradients], Gradients]:

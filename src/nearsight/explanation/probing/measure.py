@@ -29,7 +29,7 @@ from .open import open_probed
 
 
 @dataclass(frozen=True)
-class Findings:
+class ProbeResult:
     """The properties of a layer, measured.
 
     Connections are counted given the weights that the layer predicts for an input; `reach` and `reach_channels` also
@@ -116,8 +116,8 @@ COLUMNS = (
 )
 
 
-def describe(found: Findings) -> list[tuple[str, str]]:
-    """The findings in words: what, and the answer.
+def describe(found: ProbeResult) -> list[tuple[str, str]]:
+    """What was measured, in words: the property, and what it is.
 
     Example:
         >>> from torch import nn
@@ -145,7 +145,7 @@ def box(size: tuple[int, int]) -> str:
     return f"{size[0]}×{size[1]}"
 
 
-def positions_in_words(found: Findings) -> str:
+def positions_in_words(found: ProbeResult) -> str:
     """To which positions an output is connected."""
     words = {
         "own": "each output sees its own position alone",
@@ -156,7 +156,7 @@ def positions_in_words(found: Findings) -> str:
     return words + (", and to the auxiliary tokens" if found.aux else "")
 
 
-def channels_in_words(found: Findings) -> str:
+def channels_in_words(found: ProbeResult) -> str:
     """To which channels an output is connected."""
     return {
         "own": "each output channel is connected to one input channel",
@@ -174,7 +174,7 @@ def period_in_words(period: tuple[int, int] | None, none: str) -> str:
     )
 
 
-def groups_in_words(found: Findings) -> str:
+def groups_in_words(found: ProbeResult) -> str:
     """How many channels have the same weights."""
     seen = (
         ""
@@ -188,7 +188,7 @@ def groups_in_words(found: Findings) -> str:
     return f"in groups: {found.channels_seen} channels have {found.channel_groups} sets of weights{seen}"
 
 
-def dynamic_in_words(found: Findings) -> str:
+def dynamic_in_words(found: ProbeResult) -> str:
     """Whether weights depend on the input."""
     if not found.dynamic:
         return "no: the weights are parameters" + ("" if found.linear else "; norms or activations are not linear")
@@ -196,7 +196,7 @@ def dynamic_in_words(found: Findings) -> str:
     return f"yes: the weights follow from the input, {shared}"
 
 
-def shifts_in_words(found: Findings) -> str:
+def shifts_in_words(found: ProbeResult) -> str:
     """By how much the input may be shifted."""
     if found.shifts is None:
         return "no shift was found that shifts the output alike"
@@ -205,7 +205,7 @@ def shifts_in_words(found: Findings) -> str:
     return f"shifts by multiples of {box(found.shifts)} shift the output alike, others do not"
 
 
-def reach_in_words(found: Findings) -> str:
+def reach_in_words(found: ProbeResult) -> str:
     """What the output depends on at all."""
     _, height, width, _ = found.source
     field = "the whole map" if found.field == (height, width) else box(found.field)
@@ -230,7 +230,7 @@ def probe(
     grid: Grid | tuple[int, int] | None = None,
     layout: Layout | None = None,
     seed: int = 0,
-) -> Findings:
+) -> ProbeResult:
     """Find out what kind of layer a module is, by its derivatives at random inputs.
 
     Args:
@@ -271,7 +271,7 @@ def probe(
     if probed.target.height > probed.source.height or probed.target.width > probed.source.width:
         larger = "the output has more positions than the input; shifts and weights are compared one to one"
     single = None if probed.dtype == torch.float64 else "computed in float32, which the module asks for"
-    return Findings(
+    return ProbeResult(
         name=probed.name,
         source=(probed.channels, *probed.source),
         target=(probed.out_channels, *probed.target),
@@ -471,7 +471,7 @@ def position_period(probed: ProbedLayer, tokens: Tensor, seed: int) -> tuple[int
 
 
 def period_along(axis: int, probed: ProbedLayer, tokens: Tensor, weights: Tensor) -> int | None:
-    """The smallest number of places along an axis after which positions have the same weights."""
+    """The smallest number of positions along an axis after which positions have the same weights."""
     length = (probed.target.height, probed.target.width)[axis]
     if length == 1:
         return 1  # nothing to compare with
@@ -507,12 +507,12 @@ def repeating(
 
 
 def moved(position: list[int], axis: int, step: int) -> list[int]:
-    """A place, so many steps along an axis from another."""
+    """A position, so many steps along an axis from another."""
     return [one + step * (index == axis) for index, one in enumerate(position)]
 
 
 def number(position: list[int], grid: Grid) -> int:
-    """Number of the token at a place."""
+    """Number of the token at a position."""
     return grid.aux + position[0] * grid.width + position[1]
 
 
@@ -534,7 +534,7 @@ def repeats(base: Tensor, other: Tensor, axis: int, shift: int, limit: float) ->
 def smallest_shift(
     probed: ProbedLayer, tokens: Tensor, field: tuple[int, int]
 ) -> tuple[tuple[int, int] | None, str | None]:
-    """The smallest shifts down and across, in places of the input, that shift the output alike away from borders.
+    """The smallest shifts down and across, in positions of the input, that shift the output alike away from borders.
 
     The input is rolled around. Compared are all outputs; if they differ, those that see neither a border nor the seam,
     by the size of the receptive field.
@@ -585,8 +585,8 @@ def shifts_alike(
     """Whether the output of the shifted input is the shifted output, away from borders; None if all is border."""
     source, target, stride = probed.source, probed.target, probed.stride
     patches = tokens[:, source.aux :].unflatten(1, (source.height, source.width)).roll(shift, dims=(1, 2))
-    answer = probed.run(torch.cat((tokens[:, : source.aux], patches.flatten(1, 2)), dim=1))
-    before, after = (out[:, target.aux :].unflatten(1, (target.height, target.width)) for out in (still, answer))
+    moved = probed.run(torch.cat((tokens[:, : source.aux], patches.flatten(1, 2)), dim=1))
+    before, after = (out[:, target.aux :].unflatten(1, (target.height, target.width)) for out in (still, moved))
     moved = before.roll((shift[0] // stride[0], shift[1] // stride[1]), dims=(1, 2))
     limit = (1e-7 if probed.dtype == torch.float64 else 1e-4) * float(before.abs().max())
     wrong = (after - moved)[0].abs().amax(dim=-1)  # [H, W]

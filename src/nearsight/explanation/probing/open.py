@@ -1,7 +1,6 @@
 """From a text to what is probed: a part, a model or a block of it, a run, or a layer of torch."""
 
 import ast
-import re
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,12 +11,12 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from ...console import first_line
 from ...lattice import Grid
 from ...models import MODELS
 from ...models.names import PARTS, Context
 from ...parts.slots import Ffn, Merge, Mixer, Qkv, Site
-from .bare import strip_projections
-from .layer import ProbedLayer, wrap
+from .layer import ProbedLayer, strip_projections, wrap
 
 DIM = 24  # channels of a part that is built alone
 SIDE = 21  # of its map: three windows of seven
@@ -249,19 +248,6 @@ def wide(value: Any) -> Any:
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def parse_shape(text: str) -> tuple[int, int]:
-    """Height and width of `14` or `14x21`.
-
-    Example:
-        >>> parse_shape("14x21")
-        (14, 21)
-    """
-    match = re.fullmatch(r"([1-9]\d{0,3})(?:[x×]([1-9]\d{0,3}))?", text.strip().lower())
-    if match is None:
-        raise ValueError(f"--size {text} is no size; write height and width like 14x21, or 14 for both.")
-    return int(match[1]), int(match[2] or match[1])
-
-
 # fmt: off
 ALLOWED = (
     "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool2d", "BatchNorm1d",
@@ -308,8 +294,7 @@ def build(call: ast.Call, text: str) -> nn.Module:
         refuse_huge(call.func.id, arguments, named)
         return getattr(nn, call.func.id)(*arguments, **named)
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"torch:{text} can't be made: {reason}") from None
+        raise ValueError(f"torch:{text} can't be made: {first_line(error)}.") from None
 
 
 def value(node: ast.expr, text: str) -> Any:

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from ...lattice import Grid
 from ...parts import DepthWise, GatherBroadcast, Global, LinearQkv, LocalMlp, Sliding, SpatialReduction, Window
 from ...parts.slots import Mixer, Site
-from .bare import strip_projections
-from .layer import ProbedLayer, wrap
-from .measure import COLUMNS, Findings, describe, probe
+from .layer import ProbedLayer, strip_projections, wrap
+from .measure import COLUMNS, ProbeResult, describe, probe
 from .measure import box as size_of
 from .open import stir
 
@@ -58,7 +57,7 @@ class TableVerdict:
     """A layer, what the paper prints about it and what was measured."""
 
     row: TableRow
-    found: Findings
+    found: ProbeResult
 
     @property
     def differing(self) -> list[str]:
@@ -67,6 +66,17 @@ class TableVerdict:
             return []
         pairs = zip(COLUMNS, self.row.printed, self.found.properties, strict=True)
         return [column for column, printed, measured in pairs if printed != measured]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Values that JSON has."""
+        return {
+            "layer": self.row.name,
+            "module": self.row.what,
+            "table_1": self.row.in_table_1,
+            "printed": dict(zip(COLUMNS, self.row.printed, strict=True)) if self.row.printed else None,
+            "differing": self.differing,
+            "measured": self.found.to_dict(),
+        }
 
 
 class AcrossTokens(nn.Module):
@@ -203,13 +213,13 @@ TITLES = {
 }
 
 
-def findings_text(found: Findings) -> RenderableType:
+def probe_text(found: ProbeResult) -> RenderableType:
     """One layer, a line for each property."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    for what, answer in describe(found):
-        table.add_row(what, answer)
+    for what, measured in describe(found):
+        table.add_row(what, measured)
     return Group(Text(found.name, style="bold"), table, Text())
 
 
@@ -223,7 +233,9 @@ def verdicts_table(verdicts: Sequence[TableVerdict], title: str) -> RenderableTy
     table.add_column("paper", no_wrap=True)
     for verdict in verdicts:
         cells = [mark(verdict, column) for column in COLUMNS]
-        table.add_row(verdict.row.name, *cells, shift_mark(verdict.found), agreement(verdict))
+        shifts = verdict.found.shifts
+        shift = Text("·", style="dim") if shifts is None else Text("any" if shifts == (1, 1) else size_of(shifts))
+        table.add_row(verdict.row.name, *cells, shift, agreement(verdict))
     return table
 
 
@@ -238,13 +250,6 @@ def mark(verdict: TableVerdict, column: str) -> Text:
         text = f"every {size_of(found.share_positions)}"
     wrong = column in verdict.differing
     return Text(f"{text} (!)" if wrong else text, style="bold red" if wrong else "green" if measured else "dim")
-
-
-def shift_mark(found: Findings) -> Text:
-    """By how much the input may be shifted."""
-    if found.shifts is None:
-        return Text("·", style="dim")
-    return Text("any" if found.shifts == (1, 1) else size_of(found.shifts))
 
 
 def agreement(verdict: TableVerdict) -> Text:
@@ -274,16 +279,3 @@ def tables_text(printed: Sequence[TableVerdict], others: Sequence[TableVerdict])
         verdicts_table(others, "Layers that the tables do not list"),
         Text(" ".join(words), style="italic"),
     )
-
-
-def as_json(verdict: TableVerdict) -> dict[str, Any]:
-    """A layer of the tables for JSON."""
-    printed = dict(zip(COLUMNS, verdict.row.printed, strict=True)) if verdict.row.printed else None
-    return {
-        "layer": verdict.row.name,
-        "module": verdict.row.what,
-        "table_1": verdict.row.in_table_1,
-        "printed": printed,
-        "differing": verdict.differing,
-        "measured": verdict.found.to_dict(),
-    }
