@@ -152,6 +152,13 @@ class Run:
         except json.JSONDecodeError as error:
             raise ValueError(f"{path} is damaged ({error}); remove the damaged line.") from None
 
+    def drop_half_line(self) -> None:
+        """Remove the last line of `metrics.jsonl` where a kill cut it off; the next is not appended to it."""
+        path = self.folder / "metrics.jsonl"
+        content = path.read_bytes() if path.is_file() else b""
+        if content and not content.endswith(b"\n"):
+            write_whole(path, content[: content.rfind(b"\n") + 1])
+
     def forget_after(self, step: int, epoch: int) -> None:
         """Remove records of steps and validations that are done again."""
         kept = [
@@ -204,6 +211,7 @@ class Run:
             for left in self.folder.glob(".*.part"):  # of `write_whole`, after a kill; folders are of exports
                 if not left.is_dir():
                     left.unlink(missing_ok=True)
+            self.drop_half_line()
             yield
         finally:
             if self.folder.is_dir() and [entry.name for entry in self.folder.iterdir()] == [".lock"]:
