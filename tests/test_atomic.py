@@ -135,6 +135,12 @@ def test_a_folder_left_by_a_killed_process_is_emptied_and_used(tmp_path: Path) -
     assert [file.name for file in tmp_path.iterdir()] == ["bundle"]
 
 
+@pytest.mark.parametrize("name", ["n" * 255, "\N{SNOWMAN}" * 85], ids=["letters", "snowmen"])
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path, name: str) -> None:
+    write_whole(tmp_path / name, b"whole")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_link_in_the_place_of_the_part_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     (tmp_path / ".a.csv.1.part").symlink_to(tmp_path / "mine")

@@ -6,6 +6,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO
@@ -13,6 +14,7 @@ from typing import BinaryIO
 if sys.platform != "win32":
     import fcntl
 
+LONGEST = 255  # bytes of a name in most file systems
 HEAD = 4096  # bytes of a file by which it is told whose it is
 
 
@@ -61,11 +63,14 @@ def claimed_part(target: Path, folder: bool = False) -> Iterator[Path]:
     What a killed process left there for the same target is taken over or removed: the claim is a lock, which goes with
     its process, so that nobody takes what is still being written. Where there are no locks, leftovers stay.
     """
-    parts = (target.with_name(f".{target.name}.{number}.part") for number in count(1))
+    name = target.name
+    if len(os.fsencode(name)) > LONGEST - len("..999999.part"):
+        name = sha256(os.fsencode(name)).hexdigest()
+    parts = (target.with_name(f".{name}.{number}.part") for number in count(1))
     try:
         part, handle = next((part, handle) for part in parts if (handle := claim(part, folder)) is not None)
     except NoLocksError:
-        part, handle = target.with_name(f".{target.name}.pid{os.getpid()}.part"), None
+        part, handle = target.with_name(f".{name}.pid{os.getpid()}.part"), None
         if folder:
             part.mkdir(exist_ok=True)
     try:

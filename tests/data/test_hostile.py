@@ -17,6 +17,7 @@ from dense_files import save_mask, save_picture
 from PIL import Image
 from typer.testing import CliRunner
 
+from nearsight import predict
 from nearsight.cli.shell import app
 from nearsight.data import BadImage, open_data
 from nearsight.data.check import check_data
@@ -60,6 +61,21 @@ def test_a_pipe_in_the_place_of_annotations(photos: Path, tmp_path: Path) -> Non
     assert "is a pipe, a socket or a device" in refused(tmp_path / "t.csv")
     os.mkfifo(tmp_path / "0.tar")
     assert "There is no shard" in refused(tmp_path / "{0..0}.tar")
+
+
+def test_a_link_to_itself_is_one_unreadable_image(tmp_path: Path, type_in: Callable[..., tuple[int, str, str]]) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            Image.new("RGB", (16, 16), (80 * number, 9, 9)).save(tmp_path / name / f"{number}.png")
+    (tmp_path / "a" / "loop.png").symlink_to("loop.png")
+    code, out, _ = type_in("data", "check", str(tmp_path))
+    assert code == 0 and "1 unreadable image" in out and "a/loop.png" in out
+    (tmp_path / "a" / "gone.png").symlink_to("nowhere.png")
+    found = find_images([str(tmp_path)])
+    assert {str(tmp_path / "a" / name) for name in ("loop.png", "gone.png")} < set(found)
+    said = {Path(one.image).name: one.problem for one in predict("deit_nano", found)}
+    assert said.pop("gone.png") and said.pop("loop.png") and set(said.values()) == {None}
 
 
 def test_folders_that_link_to_each_other_are_gone_through_once(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from generator import ABSURD, edited, edits, picture, spoil
+from safetensors.torch import load_file, save_file
 
 from nearsight import export, train
 
@@ -59,6 +60,60 @@ def test_an_edited_record_of_the_data_gets_a_sentence(attempt: Try, run: Path, t
 def test_an_edited_outcome_gets_a_sentence(attempt: Try, run: Path, tmp_path: Path) -> None:
     words = lambda folder: ("train", "--resume", str(folder), "-q")  # noqa: E731
     assert try_all(attempt, run, tmp_path / "copy", "outcome.json", words, 30) > 20
+
+
+PREDICT, EVAL, RESUME = ("predict", "RUN", "IMAGE"), ("eval", "RUN"), ("train", "--resume", "RUN", "-q", "--cpu")
+DIGITS = "9" * 5000  # more than Python reads as a number
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        *(("model.json", content, PREDICT) for content in (f'{{"format": {DIGITS}}}', "\xff", "[" * 10**5)),
+        *(("data.json", content, EVAL) for content in (f'{{"source": {DIGITS}}}', "\xff", "[" * 10**5)),
+        *(("outcome.json", content, RESUME) for content in (f'{{"model": {DIGITS}}}', "\xff", "[" * 10**5)),
+        *(
+            ("environment.json", content, RESUME)
+            for content in (f'{{"threads": {DIGITS}}}', '{"threads": 1}', '{"threads": "x", "weights": 5}', "[]")
+        ),
+        *(
+            ("metrics.jsonl", content, RESUME)
+            for content in (f'{{"step": {DIGITS}}}\n', "[1]\n", "\xff\n", '{"step": 1}\n', "[" * 10**5 + "\n")
+        ),
+    ],
+    ids=str,
+)
+def test_a_record_with_nonsense_in_it_is_named(
+    attempt: Try, run: Path, tmp_path: Path, name: str, content: str, words: tuple[str, ...]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / name).write_bytes(content.encode("latin-1"))
+    if name in ("environment.json", "metrics.jsonl"):  # which a finished run does not look at again
+        (copy / "outcome.json").unlink()
+    places = {"RUN": str(copy), "IMAGE": str(run.parent / "image.png")}
+    code, _, err = attempt(*(places.get(word, word) for word in words))
+    assert code == 1 and name in err
+
+
+@pytest.mark.parametrize("words", [PREDICT, EVAL, ("explain", "RUN", "IMAGE"), ("export", "RUN", "--out", "out")])
+def test_weights_that_are_no_numbers_are_of_no_use(
+    attempt: Try, run: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    tensors = load_file(copy / "model.safetensors")
+    save_file({name: tensor * float("nan") for name, tensor in tensors.items()}, copy / "model.safetensors")
+    places = {"RUN": str(copy), "IMAGE": str(run.parent / "image.png")}
+    code, _, err = attempt(*(places.get(word, word) for word in words))
+    assert code == 1 and "holds numbers that are not finite" in err
+
+
+@pytest.mark.parametrize("number", [DIGITS, f"0x{'f' * 5000}"])
+def test_a_recipe_with_a_number_of_thousands_of_digits_is_refused(attempt: Try, tmp_path: Path, number: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(f"epochs: 1\nseed: {number}\n")
+    code, _, err = attempt("train", "digits", "--recipe", str(tmp_path / "recipe.yaml"), "--out", "out")
+    assert code == 1 and "the number in line 2 has 5,00" in err
 
 
 def every_way(attempt: Try, run: Path, copy: Path, name: str, words: Callable[[Path], tuple[str, ...]]) -> int:

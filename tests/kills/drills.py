@@ -23,19 +23,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "80", "HF_HUB_OFFLINE": "1"}
 
 import numpy as np
+import timm
 import torch
 import torch._dynamo
 import torch.onnx
 from matplotlib import pyplot  # noqa: F401 (what children would import one after the other)
 from PIL import Image
+from safetensors.torch import save_file
 from torch.utils import tensorboard  # noqa: F401
 
 import nearsight
 from nearsight.cli import shell
 from nearsight.runs.run import Run
+from nearsight.training.ladder import is_ladder
 
 LONGEST = 180  # seconds of one command
 TIMES = {"seconds", "eval_seconds", "images_per_second", "elapsed", "command", "begun", "latency", "machine"}
@@ -181,16 +184,24 @@ def timeless(value: Any) -> Any:
     return [timeless(held) for held in value] if isinstance(value, list) else value
 
 
-def state_of_run(folder: Path) -> dict[str, Any]:
-    """Weights, newest checkpoint, predictions and records of a run."""
+def state_of_run(folder: Path, top: Path | None = None) -> dict[str, Any]:
+    """Weights, newest checkpoint, predictions and records of a run, whatever the folder is called that all is in."""
     files = ["model.safetensors", "model.json", "recipe.yaml", "data.json", "predictions.npz"]
-    last = sorted((folder / "checkpoints").glob("step-*"))[-1]
-    files += [str(path.relative_to(folder)) for path in sorted(last.glob("*.safetensors"))]
-    state: dict[str, Any] = {name: (folder / name).read_bytes() for name in files if (folder / name).is_file()}
+    for last in sorted((folder / "checkpoints").glob("step-*"))[-1:]:
+        files += [str(path.relative_to(folder)) for path in sorted(last.glob("*.safetensors"))]
+    named = str(top or folder).encode()
+    state: dict[str, Any] = {
+        name: (folder / name).read_bytes().replace(named, b"RUN") for name in files if (folder / name).is_file()
+    }
     state["metrics"] = [timeless(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     state["outcome"] = timeless(json.loads((folder / "outcome.json").read_text()))
-    state["files"] = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    state["files"] = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
     return state
+
+
+def state_of_stages(folder: Path) -> dict[str, Any]:
+    """The state of each stage, and of the run that they make."""
+    return {name: state_of_run(folder / name, folder) for name in ("", "frozen", "fine-tune")}
 
 
 def state_of_comparison(folder: Path) -> dict[str, Any]:
@@ -206,11 +217,11 @@ def state_of_comparison(folder: Path) -> dict[str, Any]:
 
 
 def state_of_files(folder: Path) -> dict[str, Any]:
-    """The bytes of all visible files, but for times in JSON."""
+    """The bytes of all files, hidden ones too, but for times in JSON."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_file() and not any(part.startswith(".") for part in Path(name).parts):
+        if path.is_file():
             found[name] = timeless(json.loads(path.read_text())) if path.suffix == ".json" else path.read_bytes()
     return found
 
@@ -257,64 +268,89 @@ def settings(values: dict[str, Any]) -> list[str]:
     return [word for key, value in values.items() for word in ("--set", f"{key}={json.dumps(value)}")]
 
 
-def make_subjects(place: Path) -> list[Subject]:
-    """Everything that is killed; the last ones use a run that is made here."""
-    data = make_data(place / "data")
-    shapes = "shapes?images=16&size=48"
+def make_weights(place: Path) -> Path:
+    """A folder with weights of one of timm's smallest models, as if they were downloaded."""
+    place.mkdir()
+    torch.manual_seed(3)
+    save_file(timm.create_model("test_vit").state_dict(), place / "test_vit.r160_in1k.safetensors")
+    return place
 
-    def training(name: str, source: str, values: dict[str, Any], drills: int) -> Subject:
-        words = [source, "--cpu", *settings(values)]
-        return Subject(name, lambda out: ["train", *words, "--out", str(out)], state_of_run, True, drills)
+
+def make_subjects(place: Path) -> list[Subject]:
+    """Everything that is killed; most of it uses runs that are made here."""
+    data = make_data(place / "data")
+    os.environ["NEARSIGHT_WEIGHTS"] = str(make_weights(place / "weights"))
+    shapes = "shapes?images=16&size=48"
+    detector = DENSE | {"model.head": "retinanet", "model.head_options.channels": 16}
+    nano = SMALL | {"model.name": "deit_nano"}
+    host = ["--model", "timm/test_vit", "--img-size", "32", "--batch", "8", "--set", "data.workers=0"]
+    often = ["--set", "saving.every=0.001"]
+    of_task = {
+        "classify": [data["arrays"], "--cpu", *settings(nano | {"epochs": 1})],
+        "multilabel": [data["many"], "--cpu", *settings(nano | {"epochs": 1})],
+        "detect": [shapes, "--cpu", *settings(detector | {"epochs": 1})],
+        "segment": [shapes, "--task", "segment", "--cpu", *settings(DENSE | HEAD | {"epochs": 1})],
+    }
+    runs = {task: str(place / task) for task in of_task}
+    for task, words in of_task.items():
+        code, _ = type_in(["train", *words, "--out", runs[task]], place / task, place / f"{task}.log")
+        assert code == 0, (place / f"{task}.log").read_text()
+    bundle = place / "bundle"
+    words = ["export", runs["classify"], "--out", str(bundle), "--format", "pt2"]
+    assert type_in(words, bundle, place / "bundle.log")[0] == 0, (place / "bundle.log").read_text()
+
+    def training(name: str, drills: int, *words: str, state: Any = state_of_run, verb: str = "train") -> Subject:
+        return Subject(name, lambda out: [verb, *words, "--cpu", "--out", str(out)], state, True, drills)
 
     def writing(name: str, drills: int, *words: str) -> Subject:
         return Subject(name, lambda out: [word.format(out=out) for word in words], state_of_files, False, drills)
 
-    subjects = [
-        training("classify, arrays", data["arrays"], SMALL | MIXED | {"model.name": "deit_nano"}, 14),
-        training(
-            "classify, zip, lamb",
-            data["zip"],
-            SMALL | {"model.name": "localvit_nano", "optimizer.kind": "lamb", "accumulate": 2},
-            10,
-        ),
-        training("multilabel", data["many"], SMALL | {"model.name": "deit_nano", "ema": 0.9}, 16),
-        training("detect", shapes, DENSE | {"model.head": "retinanet", "model.head_options.channels": 16}, 12),
-        training("segment", shapes, DENSE | HEAD | {"task": "segment"}, 12),
-    ]
-    subjects[-1].words = lambda out: [
-        "train", shapes, "--task", "segment", "--cpu", *settings(DENSE | HEAD), "--out", str(out)
-    ]  # fmt: skip
-    run = place / "run"
-    quick = SMALL | {"epochs": 1, "model.name": "deit_nano"}
-    code, _ = type_in(["train", data["arrays"], "--cpu", *settings(quick), "--out", str(run)], run, place / "run.log")
-    assert code == 0, (place / "run.log").read_text()
-    few = settings(
-        {key: value for key, value in SMALL.items() if key not in ("epochs", "model.img_size")}
-        | {"schedule.warmup_epochs": 0}
-    )
-    compared = [
-        "compare",
-        data["arrays"],
-        "-m",
-        "deit_nano,localvit_nano",
-        "--epochs",
-        "3",
-        "--seeds",
-        "1",
-        "--img-size",
-        "16",
-        "-q",
-        *few,
-    ]
+    def comparing(name: str, drills: int, *words: str) -> Subject:
+        few = {key: value for key, value in DENSE.items() if key != "epochs"} | {"schedule.warmup_epochs": 0}
+        always = ["--epochs", "2", "--seeds", "1", "--scratch-only", "-q", *settings(few)]
+        compared = ["compare", *words, *always]
+        return Subject(name, lambda out: [*compared, "--out", str(out)], state_of_comparison, False, drills)
+
+    photo, photos = data["photos"] + "/1.png", data["photos"]
+    lamb = {"model.name": "localvit_nano", "optimizer.kind": "lamb", "accumulate": 2}
+    pretend = ["distill", runs["classify"], data["arrays"], "--into", "localvit_nano", "--views", "2"]
+    small = settings({key: value for key, value in SMALL.items() if key != "model.patch_size"})
     return [
-        *subjects,
-        Subject("compare", lambda out: [*compared, "--out", str(out)], state_of_comparison, False, 4),
-        writing("predict to CSV", 6, "predict", str(run), data["photos"], "--csv", "{out}/a.csv"),
-        writing("predict to JSON lines", 6, "predict", str(run), data["photos"], "--jsonl", "{out}/a.jsonl"),
-        writing("eval", 8, "eval", str(run), "--out", "{out}"),
-        writing("export", 4, "export", str(run), "--out", "{out}/bundle", "--format", "onnx"),
-        writing("explain", 8, "explain", str(run), data["photos"] + "/1.png", "--out", "{out}"),
-    ]
+        training("train to classify, arrays", 8, data["arrays"], *settings(nano | MIXED)),
+        training("train to classify, zip, lamb", 6, data["zip"], *settings(SMALL | lamb)),
+        training("train to tell labels", 8, data["many"], *settings(nano | {"ema": 0.9})),
+        training("train to detect", 8, shapes, *settings(detector)),
+        training("train to segment", 8, shapes, "--task", "segment", *settings(DENSE | HEAD)),
+        training("frozen features", 8, data["arrays"], "--recipe", "frozen", *host[:4], "--set", "data.workers=0"),
+        training(
+            "stages", 10, data["arrays"], *host, *often, "--epochs", "2", "--budget", "9h", state=state_of_stages
+        ),
+        training(
+            "distill", 8, *pretend[1:], "--features", "0.5", "--unlabelled", photos, *small, verb="distill"
+        ),
+        writing("eval a classifier", 3, "eval", runs["classify"], "--out", "{out}"),
+        writing("eval a labeller", 2, "eval", runs["multilabel"], "--out", "{out}"),
+        writing("eval a detector", 2, "eval", runs["detect"], "--out", "{out}"),
+        writing("eval a segmenter", 2, "eval", runs["segment"], "--out", "{out}"),
+        writing("eval a bundle", 1, "eval", str(bundle), data["arrays"], "--out", "{out}"),
+        writing("predict to CSV", 3, "predict", runs["classify"], photos, "--csv", "{out}/a.csv"),
+        writing("predict to JSON lines", 3, "predict", runs["multilabel"], photos, "--jsonl", "{out}/a.jsonl"),
+        writing("predict objects", 3, "predict", runs["detect"], photos, "--out", "{out}", "--workers", "0"),
+        writing("predict regions", 3, "predict", runs["segment"], photos, "--out", "{out}", "--workers", "0"),
+        writing("predict with a bundle", 2, "predict", str(bundle), photos, "--csv", "{out}/a.csv"),
+        writing("explain a class", 3, "explain", runs["classify"], photo, "--out", "{out}"),
+        writing("explain a label", 2, "explain", runs["multilabel"], photo, "--out", "{out}"),
+        writing("explain an object", 2, "explain", runs["detect"], photo, "--out", "{out}"),
+        writing("explain a region", 2, "explain", runs["segment"], photo, "--out", "{out}"),
+        writing("export a classifier", 3, "export", runs["classify"], "--out", "{out}/bundle", "--force"),
+        writing("export a program", 2, "export", runs["classify"], "--out", "{out}/b", "--format", "pt2", "--force"),
+        writing("export a labeller", 1, "export", runs["multilabel"], "--out", "{out}/bundle", "--force"),
+        writing("export a detector", 2, "export", runs["detect"], "--out", "{out}/bundle", "--force"),
+        writing("export a segmenter", 2, "export", runs["segment"], "--out", "{out}/bundle", "--force"),
+        comparing("compare classifiers", 3, data["arrays"], "-m", "deit_nano,localvit_nano", "--img-size", "16"),
+        comparing("compare segmenters", 2, shapes, "--task", "segment", "-m", "pvt_nano", "--baseline", "swin_nano"),
+        writing("make shapes", 2, "data", "make", "shapes", "{out}", "--images", "8"),
+    ]  # fmt: skip
 
 
 # The drills
@@ -340,7 +376,7 @@ def drill(subject: Subject, number: int, place: Path) -> tuple[bool, str]:
     out, log, told = folder / "out", folder / "log.txt", []
 
     def words() -> list[str]:
-        by_flag = subject.resume and chance.random() < 0.5 and Run(out).is_begun()
+        by_flag = subject.resume and chance.random() < 0.5 and (Run(out).is_begun() or is_ladder(out))
         return ["train", "--resume", str(out), "--cpu"] if by_flag else subject.words(out)
 
     kills = chance.randint(1, 3)

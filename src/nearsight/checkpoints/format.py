@@ -384,8 +384,8 @@ def read_description(path: str | Path) -> dict[str, Any]:
         )
     try:
         description = json.loads(beside.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise WeightFileError(f"{beside} is not whole JSON ({error}).") from None
+    except ValueError as error:  # also a number of thousands of digits
+        raise WeightFileError(f"{beside} is not whole JSON ({str(error).partition(';')[0]}).") from None
     except RecursionError:
         raise WeightFileError(f"{beside} is nested too deeply to describe a model of Nearsight.") from None
     if not isinstance(description, dict) or description.get("format") != FORMAT:

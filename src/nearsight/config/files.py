@@ -18,6 +18,8 @@ from pydantic import ValidationError
 from .recipe import Recipe
 from .validation import explain
 
+MOST_DIGITS = 100  # of a whole number
+
 
 class Loader(yaml.SafeLoader):
     """YAML without its traps: `1e-3` is a number, dates stay text, and a key may not come twice."""
@@ -27,6 +29,12 @@ class Loader(yaml.SafeLoader):
         first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
         for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """A whole number; Python itself gives up on thousands of digits, with an error that no user understands."""
+        if len(node.value) > MOST_DIGITS:
+            raise yaml.YAMLError(f"the number in line {node.start_mark.line + 1} has {len(node.value):,} digits")
+        return super().construct_yaml_int(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """The mapping, with keys that are text and differ."""
@@ -41,6 +49,7 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )

@@ -147,7 +147,7 @@ class LocalFolder(FileSystem):
                 with os.scandir(self.locate(path)) as entries:
                     for entry in entries:
                         if not is_hidden(entry.name):
-                            (folders if entry.is_dir() else files).append(entry.name)
+                            (folders if is_folder(entry) else files).append(entry.name)
             except (FileNotFoundError, NotADirectoryError):
                 pass
             self._listed[path] = sorted(folders, key=natural_key), sorted(files, key=natural_key)
@@ -411,7 +411,7 @@ def find_images(given: Sequence[str]) -> list[str]:
     """
     if not given:
         raise ValueError("No image was named; give image files or folders.")
-    missing = [path for path in given if not os.path.exists(path)]
+    missing = [path for path in given if not os.path.lexists(path)]  # a link that leads nowhere is an unreadable image
     if missing:
         more = f" (and {len(missing) - 1} more are missing)" if len(missing) > 1 else ""
         raise ValueError(f"There is no file or folder {missing[0]}{more}; give image files or folders.")
@@ -453,7 +453,7 @@ def walk(folder: str, prefix: str, links: set[str], all_files: bool = False) -> 
         for entry in entries:
             if is_hidden(entry.name):
                 continue
-            if entry.is_dir():
+            if is_folder(entry):
                 if entry.is_symlink():
                     target = os.path.realpath(entry.path)
                     if target in links or f"{os.path.realpath(folder)}{os.sep}".startswith(target + os.sep):
@@ -462,6 +462,14 @@ def walk(folder: str, prefix: str, links: set[str], all_files: bool = False) -> 
                 yield from walk(entry.path, f"{prefix}{entry.name}/", links, all_files)
             elif all_files or is_image_name(entry.name):
                 yield f"{prefix}{entry.name}"
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder, or leads to one; a link to itself is one more file that is unreadable."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def is_hidden(name: str) -> bool:

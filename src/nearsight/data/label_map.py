@@ -76,7 +76,7 @@ def read_json(file: str, text: str) -> LabelMapFile | None:
     """`["sky", ...]`, `{"classes": [...], "void_index": 11}` or `{"0": "sky", ...}`."""
     try:
         content: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"{file} is not valid JSON.") from None
     ignored: tuple[int, ...] = ()
     if isinstance(content, dict):

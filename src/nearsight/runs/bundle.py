@@ -211,8 +211,9 @@ def read_json(file: Path) -> dict[str, Any]:
         raise BundleError(f"{file.parent} lacks {file.name}; copy the whole folder, or export the model again.")
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BundleError(f"{file} is not whole JSON ({error}); export the model again.") from None
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+        reason = str(error).partition(";")[0]
+        raise BundleError(f"{file} is not whole JSON ({reason}); export the model again.") from None
     return value if isinstance(value, dict) else {}
 
 

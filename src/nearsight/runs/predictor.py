@@ -294,6 +294,7 @@ def load_weights(file: Path, img_size: int | None = None) -> Predictor:
 
     description = read_description(file)
     model = load_model(file, description, img_size=img_size)
+    refuse_damaged(file, model)
     name = name_in(description) or "model"
     about = description.get("trained")
     if not about:
@@ -304,6 +305,15 @@ def load_weights(file: Path, img_size: int | None = None) -> Predictor:
         preprocessing = replace(preprocessing, size=(img_size, img_size))
     settings = {key: value for key, value in about.items() if key not in ("task", "classes", "input")}
     return Predictor(model, name, about["task"], tuple(about["classes"]), preprocessing, file, "trained", settings)
+
+
+def refuse_damaged(file: Path, model: "nn.Module") -> None:
+    """Refuse weights that are no finite numbers: whatever they would predict, draw or export means nothing."""
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise ValueError(
+                f"{file} holds numbers that are not finite (in {name}); its weights are damaged, train it anew."
+            )
 
 
 # How many numbers the settings of the preprocessing have; `max_size` may have none, `stretch` is true or false.

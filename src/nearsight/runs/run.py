@@ -128,10 +128,23 @@ class Run:
         """The record of the data and their split."""
         return read_data_record(self.folder / "data.json")
 
+    def environment(self) -> dict[str, Any]:
+        """Where and with what the run was begun, as `environment` gave it.
+
+        Raises:
+            ValueError: The record is damaged, or was edited.
+        """
+        path = self.folder / "environment.json"
+        kinds = {"threads": int, "versions": dict, **dict.fromkeys(("command", "begun", "python", "device"), str)}
+        about = read_record(path, kinds)
+        for key, kind in kinds.items():
+            if type(about[key]) is not kind:
+                raise ValueError(f"{path} was edited ({key} is not as the run wrote it); put it back, or train anew.")
+        return about
+
     def threads(self) -> int | None:
         """CPU threads of a run that one process began; None where nothing is known of them."""
-        path = self.folder / "environment.json"
-        about = read_record(path) if path.is_file() else {}
+        about = self.environment() if (self.folder / "environment.json").is_file() else {}
         return about.get("threads") if about.get("processes", 1) == 1 else None
 
     def weights(self) -> dict[str, Any] | None:
@@ -150,11 +163,24 @@ class Run:
     def records(self) -> list[dict[str, Any]]:
         """The whole lines of `metrics.jsonl`; one that was cut off by a kill is left out."""
         path = self.folder / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
-        try:
-            return [json.loads(line) for line in lines]
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is damaged ({error}); remove the damaged line.") from None
+        lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+        found: list[dict[str, Any]] = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                values = json.loads(line)
+            except (ValueError, RecursionError):
+                values = None
+            if not isinstance(values, dict) or {type(values.get(key)) for key in ("step", "epoch")} != {int}:
+                raise ValueError(f"{path} is damaged in line {number}; remove that line.")
+            found.append(values)
+        return found
+
+    def drop_half_line(self) -> None:
+        """Remove the last line of `metrics.jsonl` where a kill cut it off; the next is not appended to it."""
+        path = self.folder / "metrics.jsonl"
+        content = path.read_bytes() if path.is_file() else b""
+        if content and not content.endswith(b"\n"):
+            write_whole(path, content[: content.rfind(b"\n") + 1])
 
     def forget_after(self, step: int, epoch: int) -> None:
         """Remove records of steps and validations that are done again."""
@@ -208,6 +234,7 @@ class Run:
             for left in self.folder.glob(".*.part"):  # of `write_whole`, after a kill; folders are of exports
                 if not left.is_dir():
                     left.unlink(missing_ok=True)
+            self.drop_half_line()
             yield
         finally:
             if self.folder.is_dir() and [entry.name for entry in self.folder.iterdir()] == [".lock"]:
@@ -290,8 +317,8 @@ def read_record(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).partition(";")[0]
         raise ValueError(f"{path} is damaged ({reason}); restore it from a copy, or train anew.") from None
     lacking = [key for key in keys if not isinstance(values, dict) or key not in values]
     if not isinstance(values, dict) or lacking:

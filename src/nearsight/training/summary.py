@@ -128,7 +128,7 @@ def write_summary(folder: str | Path) -> None:
 def summarise(run: Run, outcome: Outcome) -> str:
     """The page: result, data, model, recipe, time, files, and what to do next."""
     recipe, data = run.recipe(), run.data()
-    machine = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
+    machine = run.environment()
     sections = [
         f"# {outcome.model} on {data['source']}",
         result_text(outcome, recipe),

@@ -275,8 +275,8 @@ def read_label(path: str, member: tarfile.TarInfo, file: IO[bytes] | None) -> st
         if member.name.lower().endswith(".cls"):
             return text or None
         record = json.loads(text)
-    except ValueError as error:
-        raise RefusedShard(f"{member.name} in {path} can't be read: {error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise RefusedShard(f"{member.name} in {path} can't be read: {str(error).partition(';')[0]}.") from None
     values = [record[key] for key in KEYS if record.get(key) is not None] if isinstance(record, dict) else []
     return str(values[0]) if values else None
 
@@ -294,8 +294,8 @@ def given_classes(path: str) -> list[str] | None:
         try:
             text = content.decode("utf-8")
             found = json.loads(text) if file.endswith(".json") else [line.strip() for line in text.splitlines() if line]
-        except ValueError as error:
-            raise ValueError(f"{file} can't be read: {error}.") from None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{file} can't be read: {str(error).partition(';')[0]}.") from None
         if not isinstance(found, list):
             raise ValueError(f"{file} holds no list; it has to name the classes in the order of their numbers.")
         return [str(name) for name in found]

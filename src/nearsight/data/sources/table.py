@@ -134,7 +134,7 @@ def class_names(file: "pq.ParquetFile", label: str) -> list[str] | None:
     noted = (file.schema_arrow.metadata or {}).get(b"huggingface")
     try:
         feature: Any = json.loads(noted or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     for key in ("info", "features", label):
         feature = feature.get(key) if isinstance(feature, dict) else None

@@ -128,7 +128,7 @@ def changed(value: Any, name: str, options: str) -> Any:
             raise ValueError(f"{name} has no setting {option!r}; {hint}")
         try:
             setting = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             raise ValueError(f"{option!r} is not KEY=VALUE with a plain value.") from None
         value = replace(value, **{key: tuple(setting) if isinstance(setting, list) else setting})
     return value
