@@ -48,7 +48,7 @@ def distill(
     patch_size: Annotated[int | None, typer.Option(help="Stride of the student's embedding in pixels.")] = None,
     limit: Annotated[int | None, typer.Option(help="Use the labels of so many training images only.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the weights, the order and every random draw.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, bfloat16 or auto.")] = None,
     keep: Annotated[int | None, typer.Option(help="Newest checkpoints to keep, beside the best.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
     changes: Annotated[
