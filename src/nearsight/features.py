@@ -7,6 +7,7 @@ the model has a class token, are chosen by cross-validation on the training imag
 import hashlib
 import io
 import json
+import math
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,6 +41,8 @@ STEPS = 300  # of a regression at most; it starts from the solution for the stre
 ROUGH = 1e-5  # tolerance that is enough to choose between strengths
 LARGE = 30_000_000  # products in a step of a regression from which on several threads pay
 NEIGHBOURS = (1, 5, 10, 20, 50)
+EVALUATIONS = 200  # of the loss in a search over the strengths, with what stands around each
+MOST_TIMED = 4000  # images that stand for all when a step is timed
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ def extract_features(
         values, parts = [], []
         for group in batches:
             if len(group.images):
-                with torch.no_grad():
+                with torch.inference_mode():
                     shown = built.preprocessing.normalise(group.images.to(device, non_blocking=True).float() / 255)
                     values.append(pool_features(model, shown).float().cpu().numpy())
             parts.append(group)
@@ -327,6 +330,33 @@ def choose_head(
         neighbours,
         by_neighbours[neighbours],
     )
+
+
+def head_seconds(images: int, shape: Sequence[int], classes: int) -> float:
+    """About how long `fit_head` takes on this machine, from the products of some of its steps.
+
+    Args:
+        images: Training images.
+        shape: Of the features of an image, `(P, C)`.
+        classes: Number of classes.
+    """
+    rows, threads, total = min(images, MOST_TIMED), torch.get_num_threads(), 0.0
+    alone = images * math.prod(shape) * classes < LARGE
+    folds = 1 if images > MOST_FOR_FOLDS else FOLDS
+    at_once = min(threads, folds) if alone else 1
+    torch.set_num_threads(1 if alone else threads)
+    try:
+        for dim in [shape[1], shape[1], 2 * shape[1]] if shape[0] == 2 else [shape[0] * shape[1]]:
+            known, slopes = torch.ones(rows, dim, dtype=torch.float64), torch.ones(dim, classes, dtype=torch.float64)
+            times = []
+            for _ in range(5):
+                began = time.perf_counter()
+                known.T @ (known @ slopes).log_softmax(1).exp()
+                times.append((time.perf_counter() - began) * images / rows)
+            total += min(times) * EVALUATIONS * (folds * (1 - 1 / FOLDS) / at_once + 1)
+    finally:
+        torch.set_num_threads(threads)
+    return total
 
 
 def decorrelate(

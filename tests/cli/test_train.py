@@ -48,7 +48,7 @@ FLAGS = {
     "--limit": ("100", "data.limit", 100),
     "--workers": ("3", "data.workers", 3),
     "--seed": ("5", "seed", 5),
-    "--precision": ("bf16", "precision", "bf16"),
+    "--precision": ("bf16", "precision", "bfloat16"),
     "--keep": ("4", "saving.keep", 4),
     "--set": ("augment.crop_scale=[0.5, 1.0]", "augment.crop_scale", (0.5, 1.0)),
 }

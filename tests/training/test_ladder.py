@@ -15,7 +15,8 @@ import nearsight
 from nearsight import features
 from nearsight.runs.run import Run
 from nearsight.training import ladder, loop
-from nearsight.training.ladder import ImageCost, read_plan
+from nearsight.training.estimate import RunCost
+from nearsight.training.ladder import read_plan
 
 SMALL: dict[str, Any] = {"limit": 120, "img_size": 16, "batch": 24, "quiet": True, "cpu": True}
 
@@ -31,7 +32,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, no_page: None) -> None:
     """Steps whose time is known: an image takes a millisecond to show, and 10 to train with; few strengths to try."""
-    monkeypatch.setattr(ladder, "measure", lambda *given: ImageCost(0.001, 0.01))
+    monkeypatch.setattr(ladder, "measure", lambda *given: RunCost(0.001, 0.01, head=5.0))
     monkeypatch.setattr(features, "STRENGTHS", (1.0, 0.1))
 
 
@@ -126,8 +127,7 @@ def test_time_that_runs_out_ends_with_the_best_epoch(
     ticks = count()
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: 0.25 * next(ticks)))  # a step: 0.25 seconds
     monkeypatch.setattr(ladder, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    monkeypatch.setattr(ladder, "HEAD_SECONDS", 0.0)
-    monkeypatch.setattr(ladder, "measure", lambda *given: ImageCost(1e-6, 1e-6))  # much too hopeful
+    monkeypatch.setattr(ladder, "measure", lambda *given: RunCost(1e-6, 1e-6))  # much too hopeful
     outcome = nearsight.train("digits", weights=host, budget=4.0, out=tmp_path / "run", **SMALL)
     plan = read_plan(Run(tmp_path / "run"))
     tuned = Run(tmp_path / "run" / "fine-tune").outcome()
@@ -142,7 +142,7 @@ def test_a_measured_step_is_near_the_real_one(host: Path) -> None:
 
     recipe = load_recipe("fine-tune", {"model.weights": str(host), "data.limit": 120, "batch": 24, "epochs": 1})
     prepared = prepare("digits", recipe)
-    cost = ladder.measure(prepared.recipe, prepared, torch.device("cpu"))
+    cost = ladder.measure(prepared, torch.device("cpu"))
     assert 0 < cost.forward < cost.step < 1
     assert np.isfinite(cost.epoch(prepared))
 
@@ -169,12 +169,18 @@ def test_one_stage_says_its_time_and_keeps_a_budget() -> None:
 
     small = {"model.name": "deit_nano", "data.limit": 100, "batch": 20, "model.img_size": 16, "epochs": 50}
     recipe = load_recipe("small-data", small)
-    one = ladder.ImageCost(0.001, 0.01).epoch(ladder.prepare("digits", recipe))
-    _, (said,) = ladder.plan_one("digits", recipe, None, cpu=True)
-    assert "deit_nano from scratch, 50 epochs at 16 pixels" in said and ladder.duration(50 * one) in said
-    kept, _ = ladder.plan_one("digits", recipe, 10 * one, cpu=True)
-    assert kept.epochs == 9
-    with pytest.raises(ValueError, match="is less than one epoch, which takes"):
-        ladder.plan_one("digits", recipe, one / 2, cpu=True)
-    _, (said,) = ladder.plan_one("digits", load_recipe("frozen", small), None, cpu=True)
+    prepared = ladder.prepare("digits", recipe)
+    cost = RunCost(0.001, 0.01, head=5.0)
+    _, _, (said,) = ladder.plan_one("digits", recipe, None, cpu=True)
+    expected = ladder.duration(cost.training(prepared, 50))
+    assert "deit_nano from scratch, 50 epochs at 16 pixels" in said and expected in said
+    kept, _, _ = ladder.plan_one("digits", recipe, 10 * cost.training(prepared, 10), cpu=True)
+    assert kept.epochs == 50
+    kept, _, _ = ladder.plan_one("digits", recipe, cost.training(prepared, 20), cpu=True)
+    assert 15 <= kept.epochs < 20 and cost.training(prepared, kept.epochs) < cost.training(prepared, 20)
+    with pytest.raises(ValueError, match="is less than one epoch, with which a run takes"):
+        ladder.plan_one("digits", recipe, cost.training(prepared, 1) / 2, cpu=True)
+    _, _, (said,) = ladder.plan_one("digits", load_recipe("frozen", small), None, cpu=True)
     assert "logistic regression on features of deit_nano" in said
+    with pytest.raises(ValueError, match="less than frozen features take"):
+        ladder.plan_one("digits", load_recipe("frozen", small), 3.0, cpu=True)

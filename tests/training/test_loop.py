@@ -173,7 +173,9 @@ def test_a_batch_in_parts_teaches_what_the_whole_teaches(
 @pytest.mark.usefixtures("no_page")
 def test_half_the_bits_train_and_leave_whole_weights(colours: str, tiny: Callable[..., Any], tmp_path: Path) -> None:
     whole = run_training(colours, tiny({"epochs": 1}), tmp_path / "32", quiet=True)
-    outcome = run_training(colours, tiny({"epochs": 1, "precision": "bf16", "ema": 0.9}), tmp_path / "16", quiet=True)
+    outcome = run_training(
+        colours, tiny({"epochs": 1, "precision": "bfloat16", "ema": 0.9}), tmp_path / "16", quiet=True
+    )
     assert outcome.steps == whole.steps
     tensors = load_file(tmp_path / "16" / "model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Batch = Annotated[int | None, typer.Option(help="Images in a step, over all processes.")]
 LearningRate = Annotated[float | None, typer.Option(help="Learning rate.")]
 Seed = Annotated[int | None, typer.Option(help="Of the weights, the order and every random draw.")]
-Precision = Annotated[str | None, typer.Option(help="fp32 or bf16.")]
+Precision = Annotated[str | None, typer.Option(help="float32, bfloat16 or auto.")]
 Keep = Annotated[int | None, typer.Option(help="Newest checkpoints to keep, beside the best.")]
 Workers = Annotated[int | None, typer.Option(help="Processes that read images.")]
 Track = Annotated[list[str] | None, typer.Option(help="Also report to wandb, mlflow, ... (repeatable).")]

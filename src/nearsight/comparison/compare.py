@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from ..runs.predictor import load_trained, pick_device
 from ..runs.run import Run, processor, refuse_inside
 from ..tasks import get_task
 from ..timing import make_task, median_interval, parse_duration, take_turns, with_threads
+from ..training.estimate import TrialSteps
 from ..training.ladder import suitable_side
 from ..training.session import Prepared
 from ..training.train import default_recipe, refuse_nothing
@@ -88,7 +90,7 @@ def compare(
         models: Models of ours or of timm, as a list or a text with commas; each `NAME`, with options
             `NAME:KEY=VALUE:...`, with a label `LABEL=NAME:...`.
         epochs: Passes over the training images, the same for all models.
-        budget: Training time of each run instead, such as `20m`: each model gets the epochs that fit.
+        budget: Time of each run instead, such as `20m`, all that it does counted: each model gets the epochs that fit.
         seeds: Runs of each model (seeds 0, 1, ...), or the seeds themselves.
         baseline: The model that the others are tested against, added if it is not among them; without, the first
             ConvNet, else the first model.
@@ -160,7 +162,7 @@ def compare(
         for remark in prepared.data.remarks:
             print(f"nearsight: {remark}", file=sys.stderr)
         slots = find_slots(len(candidates) * len(numbers), jobs)
-        planned = plan_epochs(built, shared, old, slots, quiet)
+        planned = plan_models(built, prepared, shared, old, slots, quiet)
         plan = Plan(shared=shared, models=planned, seeds=numbers, baseline=choose_baseline(built, wanted))
         runs = plan.runs(folder)
         for run in runs:
@@ -231,12 +233,28 @@ def check_folder(folder: Path, source: str) -> None:
         )
 
 
-def plan_epochs(
-    built: Sequence[BuiltCandidate], shared: Shared, old: Plan | None, slots: Sequence[Slot], quiet: bool
+def plan_models(
+    built: Sequence[BuiltCandidate],
+    prepared: Prepared,
+    shared: Shared,
+    old: Plan | None,
+    slots: Sequence[Slot],
+    quiet: bool,
 ) -> tuple[Planned, ...]:
-    """The models with the epochs of each: as given, as planned before, by the budget, or by the recipe."""
+    """The models with the epochs and the precision of each: as given, as planned before, by budget and measured steps,
+    or by the recipe."""
     known = {model.label: model.epochs for model in old.models} if old else {}
-    fresh = [one for one in built if one.candidate.label not in known and not one.recipe.frozen]
+    precisions = {model.label: model.precision for model in old.models} if old else {}
+    fresh = []
+    for one in built:
+        if one.candidate.label in known:
+            continue
+        precision: str = one.recipe.precision
+        if precision == "auto":
+            with with_threads(slots[0].threads):
+                precision = TrialSteps(replace(prepared, recipe=one.recipe), pick_device()).choose_precision()[0]
+        precisions[one.candidate.label] = precision
+        fresh.append(replace(one, recipe=one.recipe.model_copy(update={"precision": precision})))
     if shared.budget is not None and fresh:
         if not quiet:
             print(f"Timing some steps of {len(fresh)} models ...", file=sys.stderr)
@@ -247,7 +265,15 @@ def plan_epochs(
         candidate = one.candidate
         epochs = 1 if one.recipe.frozen else known.get(candidate.label, one.recipe.epochs)
         recipe_of(candidate, shared, epochs)  # refuses, for one, a warm-up that is longer
-        models.append(Planned(label=candidate.label, name=candidate.name, options=candidate.options, epochs=epochs))
+        models.append(
+            Planned(
+                label=candidate.label,
+                name=candidate.name,
+                options=candidate.options,
+                epochs=epochs,
+                precision=precisions[candidate.label],
+            )
+        )
     return tuple(models)
 
 

@@ -38,7 +38,7 @@ class Shared(BaseModel):
         img_size: Side of the images in pixels; None follows the data.
         limit: Number of training images; None takes all.
         epochs: Of every run; None leaves them to the recipe or the budget.
-        budget: Seconds of training for every run; None for no such limit.
+        budget: Seconds of every run, from its start to its predictions; None for no such limit.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -58,7 +58,10 @@ class Shared(BaseModel):
 
 
 class Planned(BaseModel):
-    """A model of the plan, with the epochs that its runs get."""
+    """A model of the plan, with the epochs that its runs get.
+
+    Its precision is chosen once for all of them, so that seeds alone make the difference; None in plans without one.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -66,6 +69,7 @@ class Planned(BaseModel):
     name: str
     options: dict[str, str]
     epochs: int
+    precision: str | None = None
 
     @property
     def candidate(self) -> Candidate:
@@ -262,12 +266,16 @@ def build_candidates(candidates: Sequence[Candidate], shared: Shared) -> tuple[l
 
 def make_job(run: RunPlan, shared: Shared, threads: int) -> Job:
     """What a worker needs to know for a run."""
-    recipe = recipe_of(run.model.candidate, shared, run.model.epochs, run.seed)
+    recipe = recipe_of(run.model.candidate, shared, run.model.epochs, run.seed, run.model.precision)
     return Job(source=shared.data, recipe=recipe, folder=run.folder, threads=threads)
 
 
 def recipe_of(
-    candidate: Candidate | None, shared: Shared, epochs: int | None = None, seed: int | None = None
+    candidate: Candidate | None,
+    shared: Shared,
+    epochs: int | None = None,
+    seed: int | None = None,
+    precision: str | None = None,
 ) -> Recipe:
     """The recipe of a model's runs, or of no model in particular, as far as it is given."""
     changes = {
@@ -276,6 +284,7 @@ def recipe_of(
         "data.limit": shared.limit,
         "epochs": epochs or shared.epochs,
         "seed": seed,
+        "precision": precision,
     }
     given = {key: value for key, value in changes.items() if value is not None}
     changed = [*shared.changes_of(candidate.name), *candidate.settings()] if candidate else list(shared.changes)
@@ -292,7 +301,7 @@ def check_run(run: RunPlan, shared: Shared, prepared: Prepared) -> None:
     begun = Run(run.folder)
     if not begun.is_begun():
         return
-    recipe = recipe_of(run.model.candidate, shared, run.model.epochs, run.seed)
+    recipe = recipe_of(run.model.candidate, shared, run.model.epochs, run.seed, run.model.precision)
     recipe = get_task(recipe.task).complete(anchor(recipe, begun), prepared.data)
     reason = first_difference(begun.recipe(), recipe)
     if reason is None and {**begun.data(), "folder": None} != {**prepared.record, "folder": None}:

@@ -229,23 +229,26 @@ def stop_all(children: Sequence[Child]) -> None:
 def epochs_within(budget: float, built: Sequence[BuiltCandidate], source: str, slots: Sequence[Slot]) -> list[int]:
     """The epochs of each model that fit into a budget, from a few real steps in processes like those of the runs.
 
+    Everything that a run does counts, from opening the data to its last prediction; of a frozen host, whose features
+    are computed once, it is all there is.
+
     On a CPU as many models are timed at once as will be trained at once, with as many threads each.
 
     Args:
-        budget: Seconds of training and validation for one run.
+        budget: Seconds of one run.
         built: The models.
         source: The data.
         slots: Where the runs will be.
 
     Raises:
-        ValueError: Not even one epoch fits.
+        ValueError: Not even one epoch fits, or not the features of a frozen host.
     """
     with (
         tempfile.TemporaryDirectory() as folder,
         ThreadPoolExecutor(1 if slots[0].gpu is not None else len(slots)) as pool,
     ):
 
-        def time_one(number: int) -> float:
+        def time_one(number: int) -> tuple[float, float]:
             job = Job(source=source, recipe=built[number].recipe, folder=Path(folder), threads=slots[0].threads)
             command = worker_command("time", job, Path(folder) / f"{number}.json")
             process = subprocess.Popen(
@@ -262,17 +265,20 @@ def epochs_within(budget: float, built: Sequence[BuiltCandidate], source: str, s
             if process.returncode:
                 reason = last_line(complained) or f"its process ended with code {process.returncode}"
                 raise ValueError(f"An epoch of {built[number].candidate.label} can't be timed: {reason}")
-            return float(last_line(printed))
+            epoch, around = map(float, last_line(printed).split())
+            return epoch, around
 
         seconds = list(pool.map(time_one, range(len(built))))
     epochs = []
-    for one, needed in zip(built, seconds, strict=True):
-        if needed > budget:
+    for one, (epoch, around) in zip(built, seconds, strict=True):
+        if epoch + around > budget:
+            what = f"A run of {one.candidate.label} with " + ("its features" if one.recipe.frozen else "one epoch")
+            less = ", or leave pretrained ones out with --scratch-only" if one.recipe.model.weights else ""
             raise ValueError(
-                f"One epoch of {one.candidate.label} takes about {math.ceil(needed)} s, more than the budget of "
-                f"{budget:g} s; give more time, or fewer images with --limit."
+                f"{what} takes about {math.ceil(epoch + around)} s, more than the budget of {budget:g} s; give more "
+                f"time, or fewer images with --limit{less}."
             )
-        epochs.append(min(int(budget / needed), MOST_EPOCHS))
+        epochs.append(1 if one.recipe.frozen else min(int((budget - around) / epoch), MOST_EPOCHS))
     return epochs
 
 

@@ -1,4 +1,4 @@
-"""What a process of a comparison does: train one run from beginning to end, or time an epoch of it.
+"""What a process of a comparison does: train one run from beginning to end, or time it.
 
 `python -m nearsight.comparison.worker train JOB.json`, or `time`. The process lives as long as the comparison: when the
 other end of its standard input is closed, because the comparison was killed, it writes a checkpoint and ends.
@@ -17,7 +17,9 @@ import torch
 
 from ..config.recipe import Recipe
 from ..data.samples import Subset
+from ..runs.predictor import pick_device
 from ..runs.run import PREDICTIONS, Run
+from ..training.estimate import PAGE_SECONDS, measure
 from ..training.loop import evaluate, run_training, set_rates, take_step
 from ..training.session import Limits, make_accelerator, open_session, prepare, training_batches
 from ..training.signals import Interrupted, StopFlag
@@ -36,7 +38,7 @@ def main() -> None:
     torch.set_num_threads(job.threads)
     try:
         if what == "time":
-            print(time_epoch(job.source, job.recipe))
+            print(*time_run(job.source, job.recipe))
             return
         if not (job.folder / "outcome.json").is_file():
             run_training(job.source, job.recipe, job.folder)
@@ -66,11 +68,18 @@ def write_predictions(folder: Path) -> None:
         Run(folder).write_predictions(found.split, {"indices": found.meter.indices, **found.meter.compared()})
 
 
-def time_epoch(source: str, recipe: Recipe) -> float:
-    """Seconds of one epoch with its validation, from some steps of the training loop itself."""
+def time_run(source: str, recipe: Recipe) -> tuple[float, float]:
+    """Seconds of one epoch with its validation, from some steps of the training loop itself, and of all around them.
+
+    A run on frozen features has no epochs; all of it stands around them.
+    """
+    began = time.perf_counter()
+    prepared = prepare(source, recipe)
+    preparing = time.perf_counter() - began
+    if recipe.frozen:
+        return 0.0, measure(prepared, pick_device(), preparing).frozen(prepared)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder))
-        prepared = prepare(source, recipe)
         session = open_session(run, prepared, make_accelerator(run, prepared.recipe, (), cpu=False), Limits())
         batches = iter(training_batches(session, prepared.train))
         flag = StopFlag()
@@ -93,8 +102,9 @@ def time_epoch(source: str, recipe: Recipe) -> float:
         some = Subset(prepared.val, torch.arange(min(VALIDATED, len(prepared.val))).numpy())
         began = time.perf_counter()
         evaluate(session, some)
-        validation = (time.perf_counter() - began) / len(some) * len(prepared.val)
-    return training + validation
+        one = (time.perf_counter() - began) / len(some)
+    test = prepared.data.test
+    return training + one * len(prepared.val), preparing + PAGE_SECONDS + one * (0 if test is None else len(test))
 
 
 if __name__ == "__main__":

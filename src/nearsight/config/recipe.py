@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
 LARGEST_SEED = 2**63 - 1  # torch takes no larger ones everywhere
 MOST_EPOCHS = 100_000
@@ -344,6 +344,12 @@ class Saving(ConfigBase):
     keep: int = Field(default=1, ge=1, le=MOST_EPOCHS)
 
 
+def full_name(precision: Any) -> Any:
+    """A precision under the name that torch has for it; accelerate's short names are understood, too."""
+    names = {"fp32": "float32", "bf16": "bfloat16"}
+    return names.get(precision, precision) if isinstance(precision, str) else precision
+
+
 class Recipe(ConfigBase):
     """Everything that decides how a model is trained, except the data.
 
@@ -357,7 +363,9 @@ class Recipe(ConfigBase):
         batch: Images in a step, over all processes; 0 follows the number of training images.
         accumulate: Parts in which a batch is worked off, to save memory.
         ema: Decay of the running mean of the weights; None for none. It is shortened at the start of training.
-        precision: `fp32`, or `bf16` for matrix products in half the bits.
+        precision: Of matrix products in training: `float32`, `bfloat16` (autocast, half the bits), or `auto` for
+            bfloat16 where some steps of the model at hand are faster with it. Predictions, validation and frozen
+            features are in float32 always.
         patience: Stop when validation has not improved for so many epochs; None never stops early.
         seed: Seed of the weights, the order and every random draw.
 
@@ -383,7 +391,7 @@ class Recipe(ConfigBase):
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     ema: float | None = Field(default=None, gt=0, lt=1)
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Annotated[Literal["auto", "float32", "bfloat16"], BeforeValidator(full_name)] = "auto"
     patience: int | None = Field(default=None, ge=1, le=MOST_EPOCHS)
     saving: Saving = Saving()
     seed: int = Field(default=0, ge=0, le=LARGEST_SEED)

@@ -107,10 +107,17 @@ class Run:
         """Whether a run was begun here."""
         return (self.folder / "data.json").is_file()
 
-    def begin(self, recipe: Recipe, data: dict[str, Any]) -> None:
-        """Write what decides the run; `data.json` last, as the sign that it was begun."""
+    def begin(self, recipe: Recipe, data: dict[str, Any], measured: Mapping[str, float] | None = None) -> None:
+        """Write what decides the run; `data.json` last, as the sign that it was begun.
+
+        Args:
+            recipe: With nothing left open.
+            data: The record of the data.
+            measured: Seconds of an image in a training step in each precision, if these decided the recipe's.
+        """
         write_whole(self.folder / "recipe.yaml", to_yaml(recipe).encode())
         about: dict[str, Any] = {**environment(), "processes": processes()}
+        about |= {} if measured is None else {"seconds_of_an_image": dict(measured)}
         if recipe.model.weights is not None:
             given = Path(recipe.model.weights)
             about["weights"] = identify(given / "model.safetensors" if given.is_dir() else given)

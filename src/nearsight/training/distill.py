@@ -74,7 +74,7 @@ def distill(
         patch_size: Stride of the student's embedding in pixels.
         limit: Use the labels of so many training images only.
         seed: Of the weights, the order and every random draw.
-        precision: `fp32` or `bf16`.
+        precision: `float32`, `bfloat16`, or `auto` for the faster one by some measured steps.
         keep: Newest checkpoints to keep, beside the best.
         workers: Processes that read images.
         changes: Other settings of the recipe: `{"augment.mixup": 0}` or `["augment.mixup=0"]`.

@@ -1,10 +1,10 @@
 """What several processes have to agree on, so that all of them do the same."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
 from ..runs.run import Run
@@ -38,6 +38,11 @@ def agree(session: "Session", loss: Tensor, norm: Tensor, signal_number: int, is
     everybody = session.accelerator.gather(mine[None])
     signals, due = everybody[:, 1:].amax(dim=0).tolist()
     return Step(float(everybody[:, 0].mean()), float(norm), int(signals), bool(due))
+
+
+def from_main(accelerator: Accelerator, value: Any) -> Any:
+    """What the first process gives, in all of them."""
+    return broadcast_object_list([value])[0] if accelerator.num_processes > 1 else value
 
 
 def join_model(model: nn.Module, accelerator: Accelerator) -> nn.Module:

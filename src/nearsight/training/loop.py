@@ -7,7 +7,7 @@ same bits as one that never stopped, and several processes learn what one would.
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
@@ -64,8 +64,7 @@ def run_training(
     quiet: bool = False,
     cpu: bool = False,
     notes: Sequence[str] = (),
-    seconds: float | None = None,
-    on_best: Callable[[Session], None] | None = None,
+    limits: Limits | None = None,
 ) -> Outcome:
     """Train a model, or go on with a run of the same settings in this folder.
 
@@ -77,8 +76,7 @@ def run_training(
         quiet: Show no progress.
         cpu: Do not use a GPU.
         notes: What to say before the first step.
-        seconds: Time after which the run ends with the best epoch so far; None for no limit.
-        on_best: Is called when an epoch was better than all before, and after a run is taken up again.
+        limits: What it obeys beside the recipe, such as a time.
 
     Returns:
         What came of it; the same is in `outcome.json`.
@@ -103,7 +101,7 @@ def run_training(
         if run.is_begun():
             check_same(run, prepared)
             check_weights_file(run)
-        return finished(run, accelerator) or learn(run, prepared, accelerator, quiet, notes, Limits(seconds, on_best))
+        return finished(run, accelerator) or learn(run, prepared, accelerator, quiet, notes, limits or Limits())
 
 
 def resume_training(
@@ -145,7 +143,7 @@ def train(
     """Train to the end, write the model of the best epoch, and say what came of it."""
     session = open_session(run, prepared, accelerator, limits)
     if accelerator.is_main_process and not run.is_begun():  # not before: a refused start leaves the folder free
-        run.begin(prepared.recipe, prepared.record)
+        run.begin(session.recipe, prepared.record, limits.compared or session.compared)
     accelerator.init_trackers(run.folder.absolute().name)
     recipe, progress = session.recipe, session.progress
     display = Display(
@@ -305,7 +303,10 @@ def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display)
 def evaluate(
     session: Session, split: Split, flag: StopFlag | None = None, settings: Mapping[str, Any] | None = None
 ) -> Meter:
-    """Predictions of the model for a split with their ground truth; the processes share the images."""
+    """Predictions of the model for a split with their ground truth; the processes share the images.
+
+    They are in float32 however the model is trained: what is judged is what the written model predicts.
+    """
     accelerator, model, task = session.accelerator, session.eval_model, session.task
     mine = range(accelerator.process_index, len(split), accelerator.num_processes)
     batch = max(1, session.recipe.batch // session.recipe.accumulate)
@@ -314,8 +315,7 @@ def evaluate(
     model.eval()
     for images in task.eval_loader(split, preprocessing, batch, session.workers, mine):
         note_bad(session, images.bad)
-        with session.autocast():
-            predictions = task.predict(model, images, preprocessing, accelerator.device, session.classes)
+        predictions = task.predict(model, images, preprocessing, accelerator.device, session.classes)
         meter.add(images, predictions)
         if flag is not None and flag.number and accelerator.num_processes == 1:
             leave(session, flag.number)

@@ -29,7 +29,8 @@ from ..tasks import get_task
 from ..tasks.base import PROJECTION, Built, Meter, Objective, Task, linear_classifier
 from ..tasks.build import weights_file
 from ..tasks.classify import typical_side
-from .distributed import check_together, join_model
+from .distributed import check_together, from_main, join_model
+from .estimate import TrialSteps
 from .optim import make_optimizer
 from .teacher import Teacher, shown_to_both
 
@@ -126,9 +127,13 @@ def check_weights_file(run: Run) -> None:
 def anchor(recipe: Recipe, run: Run | None = None) -> Recipe:
     """The recipe with files of weights by absolute paths, so that the run can be resumed from another folder.
 
-    A run that was begun keeps what `auto` and `pretrained` meant then.
+    A run that was begun keeps what `auto` and `pretrained` meant then, also for its precision.
     """
     changes: dict[str, Any] = {}
+    if recipe.frozen:
+        changes["precision"] = "float32"  # as predictions are
+    elif recipe.precision == "auto" and run is not None and run.is_begun():
+        changes["precision"] = run.recipe().precision
     weights = recipe.model.weights
     if weights in ("auto", "pretrained") and run is not None and run.is_begun():
         weights = run.recipe().model.weights
@@ -166,11 +171,13 @@ class Limits:
 
     Attributes:
         seconds: Of training and validation, after which it ends with the best epoch so far; None for no limit.
-        on_best: Is called when an epoch was better than all before.
+        on_best: Is called when an epoch was better than all before, and after a run is taken up again.
+        compared: Seconds of an image in each precision, if a plan has chosen the recipe's by them; they are recorded.
     """
 
     seconds: float | None = None
     on_best: "Callable[[Session], None] | None" = None
+    compared: dict[str, float] | None = None
 
 
 @dataclass
@@ -196,6 +203,7 @@ class Session:
     shown: Any  # how views of training images are drawn, where they differ from the model's preprocessing
     teacher: Teacher | None
     limits: "Limits"
+    compared: dict[str, float] | None  # seconds of an image in each precision, if this process chose one
     best: Meter | None = None  # what the best epoch predicted for the validation images, if this process validated it
 
     @property
@@ -213,7 +221,7 @@ class Session:
 
     def autocast(self) -> torch.autocast:
         """Half the bits for matrix products, if the recipe wants it."""
-        return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16")
+        return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16")
 
     @property
     def eval_model(self) -> nn.Module:
@@ -223,8 +231,13 @@ class Session:
 
 def open_session(run: Run, prepared: Prepared, accelerator: Accelerator, limits: Limits) -> Session:
     """Build the model and its optimizer, and bring them to the last checkpoint if there is one."""
+    check_batch(prepared.recipe, len(prepared.train), accelerator.num_processes)
+    compared = None
+    if prepared.recipe.precision == "auto":  # before the seed is set, since a trial draws, too
+        trial = TrialSteps(prepared, accelerator.device).choose_precision() if accelerator.is_main_process else None
+        precision, compared = from_main(accelerator, trial)
+        prepared = replace(prepared, recipe=prepared.recipe.model_copy(update={"precision": precision}))
     recipe, data = prepared.recipe, prepared.data
-    check_batch(recipe, len(prepared.train), accelerator.num_processes)
     torch.manual_seed(recipe.seed)
     task = get_task(recipe.task)
     built = task.build(recipe, data)
@@ -269,6 +282,7 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator, limits:
         images=sum(map(len, data.splits().values())),
         shown=shown,
         teacher=teacher,
+        compared=compared,
     )
 
 

@@ -50,7 +50,7 @@ class Teacher:
         input: What the student wants to be fed.
         device: Where to compute.
         task: What it was trained for.
-        precision: `bf16` halves the bits of matrix products.
+        precision: `bfloat16` halves the bits of matrix products.
         folder: Where predictions are kept, if there are a few views of each image.
     """
 
@@ -62,7 +62,7 @@ class Teacher:
         device: torch.device,
         *,
         task: str = "classify",
-        precision: str = "fp32",
+        precision: str = "float32",
         folder: Path | None = None,
     ):
         self.settings, self.device, self.precision = settings, device, precision
@@ -75,7 +75,7 @@ class Teacher:
     @torch.no_grad()
     def look(self, images: Tensor) -> Opinion:
         """What it says of images `[B, 3, H, W]` on the scale 0 to 1, in the size that it wants."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             logits = self.model(self.input.normalise(self.input.resize(images))).float()
         return Opinion(logits, None if self.pooled is None else self.pooled.last.float())
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..checkpoints.pretrained import at_hand, available_name, find_pretrained, is_offline, missing_sentence, why_missing
-from ..config.files import load_recipe, parse_changes
+from ..config.files import load_recipe, parse, parse_changes
 from ..config.recipe import Recipe
 from ..data.open import find_task
 from ..retrofit import LocalizeOptions
@@ -19,6 +19,7 @@ from ..tasks import get_task
 from ..timing import check_threads, parse_duration
 from .ladder import climb, climb_again, is_ladder, plan_one, read_plan
 from .loop import resume_training, run_training
+from .session import Limits
 
 
 def train(
@@ -77,7 +78,7 @@ def train(
         class_weights: `balanced`, or one number for each class.
         limit: Train on so many images only.
         seed: Of the weights, the order and every random draw.
-        precision: `fp32` or `bf16`.
+        precision: `float32`, `bfloat16`, or `auto` for the faster one by some measured steps.
         keep: Newest checkpoints to keep, beside the best.
         workers: Processes that read images.
         changes: Other settings of the recipe: `{"augment.mixup": 0}` or `["augment.mixup=0"]`.
@@ -156,10 +157,17 @@ def train(
         return climb(source, chosen, folder, budget=limit_of_time, epochs=epochs, **settings)
     if is_ladder(folder):
         raise ValueError(f"{folder} holds a run in stages; go on with --resume, or give another folder with --out.")
-    if limit_of_time is not None or not (quiet or Run(folder).is_begun() or processes() > 1):
-        chosen, lines = plan_one(source, chosen, limit_of_time, cpu)
+    limits, begun = Limits(limit_of_time), Run(folder).is_begun()
+    if limit_of_time is not None and processes() > 1:
+        raise ValueError("Budgets are for one process; give --epochs to train with several.")
+    if limit_of_time is not None and begun:  # what was planned then stays
+        kept = {"epochs": Run(folder).recipe().epochs}
+        chosen = parse(chosen.model_dump(exclude_unset=True) | kept, f"The recipe {chosen.name}")
+    elif limit_of_time is not None or not (quiet or begun or processes() > 1):
+        chosen, cost, lines = plan_one(source, chosen, limit_of_time, cpu)
         settings["notes"] = (*settings.get("notes", ()), *lines)
-    return run_training(source, chosen, folder, **settings, seconds=limit_of_time)
+        limits = replace(limits, compared=cost.compared)
+    return run_training(source, chosen, folder, **settings, limits=limits)
 
 
 def climbs(recipe: Recipe) -> bool:
