@@ -215,15 +215,19 @@ class Queue:
         """`done`, `running`, `begun` or `open`."""
         if self.line(experiment) is not None:
             return "done"
-        with self.claimed(experiment) as is_mine:
-            if not is_mine:
-                return "running"
+        claim = self.noted(experiment, "lock")
+        holder = claim.read_text() if claim.is_file() else ""  # looked at and not tried, which would turn a worker away
+        if holder and "tools.evidence" in command_line(holder):
+            return "running"
         return "begun" if (self.folder(experiment.id) / "data.json").is_file() else "open"
 
     @contextmanager
     def claimed(self, experiment: Experiment) -> Iterator[bool]:
         """Whether this process may work on a run; the claim ends with the block, or with the process."""
-        with locked(self.noted(experiment, "lock"), wait=False) as is_mine:
+        path = self.noted(experiment, "lock")
+        with locked(path, wait=False) as is_mine:
+            if is_mine:
+                path.write_text(str(os.getpid()))
             yield is_mine
 
     def noted(self, experiment: Experiment, what: str) -> Path:
@@ -344,14 +348,17 @@ def follow_parent() -> None:
 
 def someone_measures(pattern: str) -> bool:
     """Whether a process runs whose command line has the pattern."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:  # it has ended by now
-            continue
-        if "tools.evidence" not in command and re.search(pattern, command):  # workers have the pattern in theirs
-            return True
-    return False
+    commands = (command_line(folder.name) for folder in Path("/proc").glob("[0-9]*"))
+    # Workers have the pattern in their own command lines.
+    return any("tools.evidence" not in command and re.search(pattern, command) for command in commands)
+
+
+def command_line(process: str) -> str:
+    """How a process was started; nothing if it has ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def processor_seconds(process: int) -> float:
@@ -451,7 +458,7 @@ def describe(queue: Queue, experiment: Experiment) -> dict[str, Any]:
         "epochs": outcome["epochs"],
         "steps": outcome["steps"],
         "images_seen": outcome["steps"] * recipe["batch"],
-        "seconds": round(outcome["elapsed"], 1),
+        "seconds": round(outcome["elapsed"], 1),  # by the clock, with rests and whatever else ran
         "core_seconds": float(queue.noted(experiment, "seconds").read_text()),
         "precision": recipe["precision"],
         "instructions": instructions(),

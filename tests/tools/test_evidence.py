@@ -105,10 +105,12 @@ def test_a_killed_worker_takes_its_run_along_and_the_next_one_goes_on(queue: Que
     write_list(queue, {"first": "60", "second": "1"})
     worker = start_worker(queue)
     wait_for(lambda: (queue.folder("try/first-seed0") / "step5").exists())
+    assert [queue.state(one) for one in queue.experiments()] == ["running", "open"]
     worker.kill()
     worker.wait()
     (run,) = starts(queue, "first")
     wait_for(lambda: not is_alive(run))
+    assert [queue.state(one) for one in queue.experiments()] == ["begun", "open"]
     assert labels_done(queue) == []
     made = {path.name: path.stat().st_mtime_ns for path in queue.folder("try/first-seed0").glob("step*")}
     assert 5 < len(made) < 60
