@@ -11,8 +11,10 @@ NANO = sorted(name for name in MODELS if name.endswith("_nano") or name == "deit
 MIXERS = {
     "global": ("deit_nano", {}),
     "global relative": ("lit_nano", {}),
+    "locality attention": ("deit_nano", {"mixer": "locality_attention"}),
     "life": ("deit_nano_life", {}),
     "shifted windows": ("swin_nano", {}),
+    "locality in windows": ("swin_nano", {"temperature": True, "mask_self": True}),
     "cosine windows": ("swin_nano", {"mixer": "cosine_window"}),
     "life in windows": ("swin_nano", {"qkv": "life"}),
     "spatial reduction": ("swin_nano", {"mixer": "spatial_reduction"}),

@@ -30,6 +30,8 @@ def test_a_json_description_names_types_and_fields():
         "cosine": False,
         "relative": True,
         "trained_window": None,
+        "temperature": False,
+        "mask_self": False,
     }
 
 
@@ -57,7 +59,10 @@ def test_a_field_that_must_be_there_is_asked_for():
             small(img_size=(32,)),
             r"img_size=\(32,\) does not suit BackboneSpec, which takes int from 1 to 16,384 or a tuple of int from",
         ),
-        (small(pool="max"), "pool='max' does not suit BackboneSpec, which takes 'token' or 'mean' or 'all' there"),
+        (
+            small(pool="max"),
+            "pool='max' does not suit BackboneSpec, which takes 'token' or 'mean' or 'all' or 'sequence' there",
+        ),
         (small(stages=(Stage(8, 1, Mlp()),)), "does not suit Stage, which takes Mixer or a tuple of"),  # type: ignore[arg-type]
         (
             small(stages=(Stage(8, 1, Global(heads=True)),)),

@@ -8,6 +8,7 @@ from nearsight.lattice import Grid
 from nearsight.parts import (
     BiGate,
     ConcatMerge,
+    ConvTokenizer,
     DeformableMerge,
     DepthWise,
     DepthwiseThen,
@@ -20,6 +21,7 @@ from nearsight.parts import (
     Patchify,
     PixelEmbed,
     ResidualMerge,
+    ShiftedPatches,
     Sliding,
     SpatialReduction,
     Squeezed,
@@ -46,7 +48,9 @@ class OnGrid(nn.Module):
 
 TOKEN_PARTS = [
     (Global(heads=2, relative=True), WITH_AUX),
+    (Global(heads=2, temperature=True, mask_self=True), WITH_AUX),
     (Window(heads=2, window=2, shifted=True), BARE),
+    (Window(heads=2, window=2, shifted=True, temperature=True, mask_self=True), BARE),
     (Window(heads=2, window=2, shifted=True, relative=False), BARE),
     (Window(heads=2, window=2, cosine=True), BARE),
     (SpatialReduction(heads=2, sr_ratio=2), WITH_AUX),
@@ -94,7 +98,14 @@ def test_life_is_exported_for_any_batch_size():
 
 
 @pytest.mark.parametrize(
-    "part", [Patchify(patch=4), TokensToToken(patch=4, token_dim=8), PixelEmbed(patch=4, pixel_stride=2)]
+    "part",
+    [
+        Patchify(patch=4),
+        TokensToToken(patch=4, token_dim=8),
+        PixelEmbed(patch=4, pixel_stride=2),
+        ConvTokenizer(patch=4, inner=8),
+        ShiftedPatches(patch=4),
+    ],
 )
 def test_an_embedding_is_exported_for_any_batch_size(part):
     class Tokens(nn.Module):

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..ops.attention_matrix import Fusion
 from ..ops.back_projection import BackProjection
 from .attention import middle, to_pixels
-from .capture import Capture, CapturedLayer, ModelOrCapture, capture
+from .capture import Capture, CapturedLayer, ModelOrCapture, capture, evaluating
 from .maps import Floats, Maps, Pixel, to_numpy
 
 
@@ -132,6 +132,10 @@ def reading(seen: Capture, layer: CapturedLayer) -> Tensor:
         weights[..., : 2 if distilled and grid.aux > 1 else 1] = 1
     elif pool == "all":
         weights[:] = 1
+    elif pool == "sequence" and layer is seen.layers[-1]:
+        model: Any = seen.model
+        with torch.no_grad(), evaluating(model):
+            weights[:, 0, grid.aux :] = model.reading_weights(seen.images)
     else:
         weights[..., grid.aux :] = 1
     return weights / weights.sum(dim=-1, keepdim=True)

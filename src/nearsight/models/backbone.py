@@ -18,6 +18,7 @@ from ..memory import free_bytes
 from ..ops.chunks import in_chunks
 from ..parts.norm import fold_norm, make_norm
 from ..parts.ranges import Channels, Classes, Pixels, Rate, check_fields
+from ..parts.sequence_pool import SequencePool
 from ..parts.slots import EmbedModule, Site, TokenModule, declared
 from .fold import fold
 from .resize import adopt_size
@@ -150,7 +151,8 @@ class Backbone(nn.Module):
         img_size: Size that positions and windows are made for; None takes the spec's.
         in_chans: Channels of the images.
         num_classes: Outputs of the head; 0 for none.
-        global_pool: timm's name of the pooling: `token`, `avg`, `all`, or `` for none; None takes the spec's.
+        global_pool: timm's name of the pooling: `token`, `avg`, `all`, `sequence`, or `` for none; None takes the
+            spec's.
         drop_rate: Dropout in front of the head.
         drop_path_rate: Stochastic depth; None takes the spec's.
 
@@ -195,6 +197,7 @@ class Backbone(nn.Module):
         self.norm: nn.Module = nn.LayerNorm(width, eps=spec.eps)
         self.neck = Neck(width, spec.neck) if spec.neck else nn.Identity()
         self.num_features = self.embed_dim = self.head_hidden_size = spec.neck or width
+        self.seq_pool = self._make_seq_pool()
         self.head_drop = nn.Dropout(drop_rate)
         self.head = self._make_head(spec.distilled)
         self.feature_info = self._feature_info()
@@ -219,6 +222,9 @@ class Backbone(nn.Module):
 
         self.head_dist = linear() if distilled else None
         return linear()
+
+    def _make_seq_pool(self) -> SequencePool | None:
+        return SequencePool(self.num_features) if self.global_pool == "sequence" else None
 
     def _feature_info(self) -> list[dict[str, Any]]:
         spec = self.spec
@@ -277,11 +283,23 @@ class Backbone(nn.Module):
     def _pool(self, features: Tensor) -> Tensor:
         if self.global_pool == "":
             return features
+        if self.seq_pool is not None:
+            return self.seq_pool(self._patches(features))
         if self.num_prefix_tokens == 0:
             return features.mean(dim=(2, 3))
         if self.global_pool == "token":
             return features[:, 0]
         return features.mean(dim=1) if self.global_pool == "all" else features[:, self.num_prefix_tokens :].mean(dim=1)
+
+    def _patches(self, features: Tensor) -> Tensor:
+        """The patch tokens `[B, N, C]` of what `forward_features` returned."""
+        return features[:, self.num_prefix_tokens :] if self.num_prefix_tokens else sequence(features)
+
+    def reading_weights(self, images: Tensor) -> Tensor | None:
+        """How much the head reads of each patch token `[B, N]`, where it learned that; None for other poolings."""
+        if self.seq_pool is None:
+            return None
+        return self.seq_pool.weights(self._patches(self.forward_features(images))).squeeze(-1)
 
     def fold(self) -> "Backbone":
         """A copy for inference alone, with the same predictions: see `nearsight.fold`."""
@@ -364,9 +382,12 @@ class Backbone(nn.Module):
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """A fresh head for another number of classes, on the same device and in the same type."""
         self.num_classes = settings_of(self.spec, num_classes=num_classes).num_classes
-        if global_pool is not None:
-            self.global_pool = _pool_name(self.spec, global_pool)
         like = next(self.parameters())
+        if global_pool is not None:
+            before, self.global_pool = self.global_pool, _pool_name(self.spec, global_pool)
+            if before != self.global_pool:
+                made = self._make_seq_pool()
+                self.seq_pool = None if made is None else made.to(like)
         self.head = self._make_head(self.head_dist is not None, device=like.device, dtype=like.dtype)
         for head in (self.head, self.head_dist):
             if isinstance(head, nn.Linear):
@@ -424,7 +445,7 @@ class Backbone(nn.Module):
             "blocks": [
                 (r"^stages\.(\d+)\.(?:blocks|inner)\.(\d+)", None),
                 (r"^stages\.(\d+)\.(?:merge|aux_tokens|position)", (0,)),
-                (r"^norm|^neck", (99999,)),
+                (r"^norm|^neck|^seq_pool", (99999,)),
             ],
         }
 
@@ -494,10 +515,10 @@ def input_shapes(spec: BackboneSpec, img_size: tuple[int, int], in_chans: int) -
 
 
 def _pool_name(spec: BackboneSpec, given: str | None) -> str:
-    names = {"token": "token", "mean": "avg", "all": "all"}
+    names = {"token": "token", "mean": "avg", "all": "all", "sequence": "sequence"}
     pool = names[spec.pool] if given is None else given
-    if pool not in ("token", "avg", "all", ""):
-        raise ValueError(f"global_pool={given!r} is not known; use token, avg, all or ''.")
+    if pool not in ("token", "avg", "all", "sequence", ""):
+        raise ValueError(f"global_pool={given!r} is not known; use token, avg, all, sequence or ''.")
     if pool == "token" and not spec.aux:
         raise ValueError("global_pool='token' needs a model with auxiliary tokens; use avg.")
     return pool

@@ -8,6 +8,7 @@ from ..parts import (
     ConcatMerge,
     ConvMerge,
     ConvStem,
+    ConvTokenizer,
     DeformableMerge,
     DepthWise,
     DepthwiseThen,
@@ -21,6 +22,7 @@ from ..parts import (
     Mlp,
     Patchify,
     ResidualMerge,
+    ShiftedPatches,
     Sinusoid,
     Sliding,
     SpatialReduction,
@@ -48,6 +50,7 @@ class Context:
 MIXERS: dict[str, Callable[[Context], Any]] = {
     "none": lambda c: None,
     "global": lambda c: Global(heads=c.heads),
+    "locality_attention": lambda c: Global(heads=c.heads, temperature=True, mask_self=True),
     "window": lambda c: Window(heads=c.heads, window=c.window),
     "shifted_window": lambda c: alternate(Window(heads=c.heads, window=c.window), c.stage.depth),
     "cosine_window": lambda c: alternate(Window(heads=c.heads, window=c.window, cosine=True), c.stage.depth),
@@ -100,6 +103,8 @@ POSITIONS: dict[str, Callable[[Stage], Any]] = {
 EMBEDS: dict[str, Callable[[Embed], Embed]] = {
     "patchify": lambda old: old if isinstance(old, Patchify) else Patchify(patch=old.stride, norm=True),
     "conv_stem": lambda old: ConvStem(patch=old.stride),
+    "conv_tokenizer": lambda old: ConvTokenizer(patch=old.stride),
+    "shifted_patches": lambda old: ShiftedPatches(patch=old.stride),
     "t2t": lambda old: TokensToToken(patch=old.stride),
 }
 

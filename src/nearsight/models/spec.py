@@ -68,7 +68,8 @@ class BackboneSpec:
         stages: The stages, fine to coarse.
         family: Which family file it comes from.
         eps: Epsilon of the blocks' norms and of the last norm.
-        pool: What the head looks at: the first token (`token`), the mean of patch tokens (`mean`) or of all (`all`).
+        pool: What the head looks at: the first token (`token`), the mean of patch tokens (`mean`) or of all (`all`), or
+            a mean of patch tokens with learned weights (`sequence`, CCT).
         neck: Width of a layer between the last norm and the pooling (LightViT), or None.
         distilled: A second head on the second auxiliary token; the predictions are averaged.
         drop_path: Default rate of stochastic depth, growing linearly over the depth.
@@ -79,7 +80,7 @@ class BackboneSpec:
     stages: tuple[Stage, ...]
     family: str
     eps: Epsilon = 1e-6
-    pool: Literal["token", "mean", "all"] = "token"
+    pool: Literal["token", "mean", "all", "sequence"] = "token"
     neck: Width | None = None
     distilled: bool = False
     drop_path: Rate = 0.1

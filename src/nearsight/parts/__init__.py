@@ -13,6 +13,7 @@ from .qkv import Life, LinearQkv
 from .sliding import Sliding
 from .slots import register
 from .squeeze import Squeezed
+from .tokenizers import ConvTokenizer, ShiftedPatches
 from .tokens_to_token import TokensToToken
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ConcatMerge",
     "ConvMerge",
     "ConvStem",
+    "ConvTokenizer",
     "DeformableMerge",
     "DepthWise",
     "DepthwiseThen",
@@ -36,6 +38,7 @@ __all__ = [
     "PixelEmbed",
     "PixelTransformer",
     "ResidualMerge",
+    "ShiftedPatches",
     "Sinusoid",
     "Sliding",
     "SpatialReduction",

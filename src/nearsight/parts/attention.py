@@ -36,6 +36,7 @@ from ..ops.attention_matrix import (
 from ..ops.chunks import by_images
 from ..ops.fold import once_per_grid
 from ..ops.relative import log_spaced_offsets, pairwise_bias, resize_relative_table, shift_mask
+from .locality_attention import Temperature, without_self
 from .ranges import Heads, Side
 from .slots import Mixer, Qkv, Resizing, Site, TokenModule, identity_rows, register
 
@@ -69,6 +70,8 @@ class Global(Mixer):
     Attributes:
         heads: Attention heads.
         relative: Learned bias per relative position over the whole map (LIT-S, M, B).
+        temperature: A learned temperature for each head in place of `sqrt(d)`, where it starts (LSA).
+        mask_self: A token does not attend to itself (LSA).
     """
 
     fed_by_qkv: ClassVar[bool] = True
@@ -76,10 +79,12 @@ class Global(Mixer):
 
     heads: Heads = 3
     relative: bool = False
+    temperature: bool = False
+    mask_self: bool = False
 
     @property
     def label(self) -> str:
-        return f"Global ×{self.heads}"
+        return f"{'LSA' if self.temperature and self.mask_self else 'Global'} ×{self.heads}"
 
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         return GlobalModule(site, self, qkv)
@@ -88,7 +93,7 @@ class Global(Mixer):
 class GlobalModule(TokenModule):
     """`proj(softmax(q k / sqrt(d) + bias) v)`."""
 
-    undecayed = ("table",)
+    undecayed = ("table", "temperature")
 
     def __init__(self, site: Site, part: Global, qkv: Qkv):
         super().__init__()
@@ -98,11 +103,16 @@ class GlobalModule(TokenModule):
         self.map_size = (site.grid.height, site.grid.width)
         offsets = (2 * self.map_size[0] - 1) * (2 * self.map_size[1] - 1)
         self.table = bias_table(offsets, part.heads) if part.relative else None
+        self.temperature = Temperature(part.heads, self.qkv.width) if part.temperature else None
+        self.mask_self = part.mask_self
+        self.is_biased = part.relative or part.mask_self
         self.proj = nn.Linear(self.qkv.width, site.dim)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         queries, keys, values = self.qkv(tokens, grid)
-        bias = None if self.table is None else self.bias(grid)  # looking up that there is none would cost time
+        if self.temperature is not None:
+            queries = self.temperature(queries)
+        bias = self.bias(grid) if self.is_biased else None  # looking up that there is none would cost time
         if self.folded and suits(queries) and grid.tokens <= SHORT:
             return self.proj(short_attention(queries, keys, values, bias, self.heads))
         queries, keys, values = (split_heads(t, self.heads) for t in (queries, keys, values))
@@ -111,15 +121,18 @@ class GlobalModule(TokenModule):
 
     @once_per_grid
     def bias(self, grid: Grid) -> Tensor | None:
-        """Relative bias `[1, h, N, N]` on this grid; zero for auxiliary tokens."""
-        if self.table is None:
-            return None
-        size = (grid.height, grid.width)
-        bias = pairwise_bias(resize_relative_table(self.table, self.map_size, size), *size)[None].contiguous()
-        return F.pad(bias, (grid.aux, 0, grid.aux, 0)) if grid.aux else bias
+        """What is added to the logits on this grid, `[1, h, N, N]`: relative bias (zero for auxiliary tokens), mask."""
+        bias: Tensor | None = None
+        if self.table is not None:
+            size = (grid.height, grid.width)
+            bias = pairwise_bias(resize_relative_table(self.table, self.map_size, size), *size)[None].contiguous()
+            bias = F.pad(bias, (grid.aux, 0, grid.aux, 0)) if grid.aux else bias
+        return without_self(bias, grid.tokens, self.heads, self.proj.weight) if self.mask_self else bias
 
     def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
         queries, keys, _ = self.qkv(tokens, grid)
+        if self.temperature is not None:
+            queries = self.temperature(queries)
         return GlobalMatrix(split_heads(queries, self.heads), split_heads(keys, self.heads), self.bias(grid), grid)
 
     def resizing(self, old: Any) -> Resizing:
@@ -141,6 +154,8 @@ class Window(Mixer):
         cosine: Swin v2: cosine similarity with a learned temperature, and a bias from a small network over offsets.
         relative: Learned bias per relative position (without `cosine`).
         trained_window: Side of the windows in an earlier training; `cosine` scales offsets as there. None: as here.
+        temperature: A learned temperature for each head in place of `sqrt(d)`, where it starts (LSA; without `cosine`).
+        mask_self: A token does not attend to itself (LSA).
     """
 
     fed_by_qkv: ClassVar[bool] = True
@@ -151,6 +166,8 @@ class Window(Mixer):
     cosine: bool = False
     relative: bool = True
     trained_window: Side | None = None
+    temperature: bool = False
+    mask_self: bool = False
 
     @property
     def label(self) -> str:
@@ -163,10 +180,12 @@ class Window(Mixer):
 class WindowModule(TokenModule):
     """Attention inside windows of `size` x `size` tokens."""
 
-    undecayed = ("table",)
+    undecayed = ("table", "temperature")
 
     def __init__(self, site: Site, part: Window, qkv: Qkv):
         super().__init__()
+        if part.cosine and part.temperature:
+            raise ValueError("Cosine attention learns a temperature of its own; leave temperature out, or cosine.")
         self.heads = part.heads
         self.size = min(part.window, site.grid.height, site.grid.width)
         self.shifted = part.shifted
@@ -176,6 +195,8 @@ class WindowModule(TokenModule):
         self.similarity = CosineSimilarity(part.heads, part.trained_window) if part.cosine else None
         relative = part.relative and not part.cosine
         self.table = bias_table((2 * self.size - 1) ** 2, part.heads) if relative else None
+        self.temperature = Temperature(part.heads, self.qkv.width) if part.temperature else None
+        self.mask_self = part.mask_self
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         if self.folded:
@@ -192,7 +213,7 @@ class WindowModule(TokenModule):
         # A point-wise qkv can stand in front of the windows, which saves a copy; others look at neighbours in them.
         if self.folded and suits(nhwc) and self.similarity is None and self.qkv.pointwise:
             whole = Grid(height, width)
-            queries, keys, values = (lattice(t, whole) for t in self.qkv(nhwc.flatten(1, 2), whole))
+            queries, keys, values = (lattice(t, whole) for t in self.warmed(*self.qkv(nhwc.flatten(1, 2), whole)))
             nhwc = window_attention(queries, keys, values, mask, size=self.size, heads=self.heads)
         else:
             nhwc = unwindow(self.attend(windows(nhwc, self.size), mask), self.size, height, width)
@@ -208,11 +229,16 @@ class WindowModule(TokenModule):
         """Attention inside each window: `[B * windows, size**2, C]` to the same with the width of the values."""
         if mask is not None and not holds(mask.shape[0] == 1):
             mask = mask.repeat(pieces.shape[0] // mask.shape[0], 1, 1, 1)
-        queries, keys, values = (split_heads(t, self.heads) for t in self.qkv(pieces, Grid(self.size, self.size)))
+        inside = self.warmed(*self.qkv(pieces, Grid(self.size, self.size)))
+        queries, keys, values = (split_heads(t, self.heads) for t in inside)
         if self.similarity is None:
             return join_heads(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask))
         queries, keys = self.similarity.scale(queries, keys)
         return join_heads(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=1.0))
+
+    def warmed(self, queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same `[..., h*d]`, with the learned temperature in the queries."""
+        return (queries if self.temperature is None else self.temperature(queries)), keys, values
 
     @once_per_grid
     def mask(self, height: int, width: int, shift: tuple[int, int], dtype: torch.dtype) -> Tensor | None:
@@ -226,6 +252,8 @@ class WindowModule(TokenModule):
             bias = self.similarity.bias(self.size).to(dtype)[None]
         elif self.table is not None:
             bias = pairwise_bias(self.table, self.size, self.size)[None].contiguous()
+        if self.mask_self:
+            bias = without_self(bias, self.size**2, self.heads, self.proj.weight)
         if holds(shift[0] == 0) and holds(shift[1] == 0):
             return bias
         joined = shift_mask(height, width, self.size, shift, self.proj.weight.device)[:, None]  # [windows, 1, ...]
@@ -238,7 +266,8 @@ class WindowModule(TokenModule):
         nhwc = pad_to_multiple(lattice(tokens, grid), size)
         height, width = nhwc.shape[1:3]
         pieces = windows(roll(nhwc, *shift), size)
-        queries, keys, _ = (split_heads(t, self.heads) for t in self.qkv(pieces, Grid(size, size)))
+        inside = self.warmed(*self.qkv(pieces, Grid(size, size)))
+        queries, keys, _ = (split_heads(t, self.heads) for t in inside)
         scale = queries.shape[-1] ** -0.5
         if self.similarity is not None:
             queries, keys = self.similarity.scale(queries, keys)
