@@ -31,6 +31,7 @@ PARTS = [
     LocalMlp(heads=2, window=2, shifted=True),
     Sliding(heads=2, window=3, conv="pre"),
     Sliding(heads=2, window=3, conv="pre", conv_shared=False),
+    Sliding(heads=2, window=3, conv="normal", static=True),
     Squeezed(mixer=Window(heads=2, window=2, shifted=True)),
     Squeezed(mixer=DepthWise(kernel=3)),
     *(LocalityFfn(channel_attention=gate) for gate in (None, "se", "eca")),
