@@ -10,7 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 # Before anything reads them: what a machine holds of weights, and what it could download, must not change a test.
-REAL_WEIGHTS = os.environ.pop("NEARSIGHT_WEIGHTS", None)
+# Workers of pytest-xdist start with this process's environment, and import this file again: they find the folder of
+# weights under the second name.
+REAL_WEIGHTS = os.environ.pop("NEARSIGHT_WEIGHTS", None) or os.environ.get("NEARSIGHT_TEST_WEIGHTS")
+if REAL_WEIGHTS is not None:
+    os.environ["NEARSIGHT_TEST_WEIGHTS"] = REAL_WEIGHTS
 EMPTY = tempfile.mkdtemp(prefix="nearsight-tests-")
 atexit.register(shutil.rmtree, EMPTY, ignore_errors=True)
 for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT"):

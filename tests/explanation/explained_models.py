@@ -20,6 +20,8 @@ MIXERS = {
     "spatial reduction": ("swin_nano", {"mixer": "spatial_reduction"}),
     "gather and broadcast": ("lightvit_nano", {}),
     "sliding": ("swin_nano", {"mixer": "sliding", "window": 5}),
+    "static and dynamic": ("swin_nano", {"mixer": "static_dynamic_attention", "window": 5}),
+    "normal convolution": ("swin_nano", {"mixer": "normal_conv_attention", "window": 5}),
     "pre-convolution": ("swin_nano", {"mixer": "pre_conv_attention", "window": 5}),
     "post-convolution": ("swin_nano", {"mixer": "post_conv_attention", "window": 5}),
     "local mlp": ("swin_nano", {"mixer": "local_mlp"}),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nearsight.explanation.probing import ProbeResult, open_probed, probe, strip_projections, wrap
 from nearsight.explanation.probing.figures import connection_matrix
 from nearsight.explanation.probing.layer import draw, jacobian_rows, one_channel
-from nearsight.explanation.probing.paper import OTHERS, ROWS, Size, TableRow, measure_rows
+from nearsight.explanation.probing.paper import OTHERS, ROWS, MultiScale, Separable, Size, TableRow, measure_rows
 from nearsight.lattice import Grid
 from nearsight.parts import DepthWise, LinearQkv, LocalMlp, Sliding, Window
 from nearsight.parts.slots import Site
@@ -33,7 +33,8 @@ def test_nine_layers_have_the_properties_of_table_7(row: TableRow, seed: int) ->
 
 
 def test_table_1_is_the_first_part_of_table_7() -> None:
-    assert [row.name for row in ROWS if row.in_table_1] == ["Local MLP", "Local attention", "DW-Conv.", "D-DW-Conv."]
+    first = ["Local MLP", "Local attention", "DW-Conv.", "D-DW-Conv.", "Conv."]
+    assert [row.name for row in ROWS if row.in_table_1] == first == [row.name for row in ROWS[:5]]
 
 
 def test_groups_that_the_paper_marks_with_a_flat_are_the_heads() -> None:
@@ -50,6 +51,8 @@ def test_layers_that_the_tables_leave_out() -> None:
     inhomogeneous = found["I-D-DW-Conv."]
     assert inhomogeneous.properties == (True, False, True, False, True, True)
     assert inhomogeneous.channel_groups == 4 and inhomogeneous.shifts == (1, 1)
+    assert found["Sep. MLP"].properties == (False,) * 6  # connects all, though its weights are a product
+    assert found["Static and dynamic attention"].properties == found["Sliding attention"].properties
     assert found["Local MLP, windows share"].share_positions == (3, 3)
     assert found["Gather, broadcast (LightViT)"].reach == (9, 9)
 
@@ -241,6 +244,25 @@ def test_matrix_of_a_convolution_is_a_band_in_every_block() -> None:
             taps = layer.weight[out, into, 0].double()
             bands = sum(torch.diag(taps[tap].expand(5 - abs(tap - 1)), tap - 1) for tap in range(3))
             assert torch.allclose(block, bands)
+
+
+def test_a_separable_mlp_is_the_kronecker_product_of_equation_14() -> None:
+    """W = Wc' (x) Wp for neurons that stand position by position; the connection matrix has them channel by channel."""
+    layer = Separable(channels=3, positions=4).double()
+    matrix = connection_matrix(wrap(layer, torch.zeros(1, 3, 2, 2, dtype=torch.float64)))
+    by_position = matrix.view(3, 4, 3, 4).permute(1, 0, 3, 2).reshape(12, 12)
+    assert torch.allclose(by_position, torch.kron(layer.positions.T.contiguous(), layer.channels))
+    maps = torch.randn(1, 3, 2, 2, dtype=torch.float64)
+    vector = maps.flatten(2)[0].T.flatten()  # mat(x) is C x N; vec stacks its columns, which are the positions
+    assert torch.allclose(by_position @ vector, layer(maps).flatten(2)[0].T.flatten())
+
+
+def test_four_scales_have_the_ranks_of_equation_19() -> None:
+    """C1 N + C2 N/4 + C3 N/16 + C4 N/64 neurons do the work of C N."""
+    layer = MultiScale(channels=4, scales=4).double()
+    matrix = connection_matrix(wrap(layer, torch.zeros(1, 4, 8, 8, dtype=torch.float64)))
+    assert matrix.shape == (256, 256)
+    assert int(torch.linalg.matrix_rank(matrix)) == 64 + 16 + 4 + 1
 
 
 def test_a_module_that_ignores_its_input_is_refused() -> None:

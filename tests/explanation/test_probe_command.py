@@ -52,6 +52,10 @@ def test_tables_agree_and_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     outcome = run("--tables", "--draw", str(tmp_path / "pictures"))
     assert outcome.exit_code == 0, outcome.output
     assert "9 of 9 layers come out as printed." in outcome.stdout
+    first = outcome.stdout.split("Table 1, measured")[1].split("Table 7, measured")[0]
+    assert [line.strip().split("  ")[0] for line in first.splitlines() if "agrees" in line] == [
+        *("Local MLP", "Local attention", "DW-Conv.", "D-DW-Conv.", "Conv."),
+    ]
     assert "In the plain Jacobian Local attention, D-DW-Conv., Attention also" in " ".join(outcome.stdout.split())
     names = sorted(path.name for path in (tmp_path / "pictures").iterdir())
     assert names == ["connections.png", "relations.png"]
@@ -71,6 +75,7 @@ def test_the_relation_graph_is_measured_as_the_paper_draws_it() -> None:
     assert set(measured) == set(NODES)
     assert [edge for edge in EDGES if not holds(edge, measured)] == []
     assert measured["MLP"].rank == 1 and measured["LR MLP"].rank == 0.25
+    assert measured["MS conv."].rank == (64 + 16 + 4 + 1) / 256 < measured["Conv."].rank  # equation 19
     swapped = measured | {"Conv.": measured["MLP"], "ViT": measured["Sep. MLP"]}
     wrong = {(edge.start, edge.end) for edge in EDGES if not holds(edge, swapped)}
     assert {("MLP", "Conv."), ("Sep. MLP", "ViT")} <= wrong

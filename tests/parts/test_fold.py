@@ -34,6 +34,7 @@ PARTS = [
     Sliding(heads=2, window=3, conv="pre", conv_shared=False),
     Global(heads=2, temperature=True, mask_self=True),
     Window(heads=2, window=2, shifted=True, temperature=True, mask_self=True),
+    Sliding(heads=2, window=3, conv="normal", static=True),
     Squeezed(mixer=Window(heads=2, window=2, shifted=True)),
     Squeezed(mixer=DepthWise(kernel=3)),
     *(LocalityFfn(channel_attention=gate) for gate in (None, "se", "eca")),

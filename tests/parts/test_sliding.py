@@ -48,6 +48,64 @@ def test_pre_convolution_changes_queries_and_keys_but_not_values(stir, shared):
     torch.testing.assert_close(module(tokens, grid), wanted)
 
 
+def test_along_a_row_weights_are_those_of_equation_27(stir):
+    """w = rows of C' applied to the row, times Pk' Pq C3 [x_(i-1), x_i, x_(i+1)], written out in 1-D."""
+    grid, dim, half = Grid(1, 9), 4, 1
+    part = Sliding(heads=1, window=3, relative=False, conv="normal")
+    module = stir(part.build(Site(dim, grid), LinearQkv(bias=False)))
+    module.pre.norm = torch.nn.Identity()  # the paper omits norm and ReLU; positive numbers pass the latter
+    with torch.no_grad():
+        module.pre.conv.weight.abs_()
+    tokens = torch.rand(1, 9, dim, dtype=torch.float64)
+    c3 = module.pre.conv.weight[:, :, 1].permute(0, 2, 1).flatten(1)  # [C, 3 C]: the kernel beside its three positions
+    x = [torch.zeros(dim, dtype=torch.float64), *tokens[0], torch.zeros(dim, dtype=torch.float64)]
+    near = [c3 @ torch.cat(x[i : i + 3]) for i in range(9)]
+    p_q, p_k, _ = module.qkv.proj.weight.split(dim)
+    fields = [t.unflatten(1, (1, 9)).unflatten(-1, (1, -1)) for t in module.qkv(module.pre(tokens, grid), grid)[:2]]
+    weights = module.weights(*fields, tokens, grid)[0, 0, :, 3:6, 0]  # the window's middle row
+    for i in range(1, 8):
+        wanted = torch.stack([near[i + k] @ p_k.T @ p_q @ near[i] for k in range(-half, half + 1)]) / dim**0.5
+        torch.testing.assert_close(weights[i], wanted.softmax(0))
+
+
+def test_a_normal_convolution_connects_all_channels_where_that_of_equation_26_connects_each_with_itself(stir):
+    grid = Grid(3, 3)
+    for conv, connected in (("pre", False), ("normal", True)):
+        pre = stir(Sliding(heads=1, window=3, conv=conv).build(Site(4, grid), LinearQkv())).pre
+        tokens = torch.rand(1, 9, 4, dtype=torch.float64)
+        moved = tokens.clone()
+        moved[..., 0] += 1
+        changed = (pre(moved, grid) != pre(tokens, grid))[..., 1:].any()
+        assert bool(changed) is connected
+
+
+def test_static_rows_beside_dot_products_are_equation_24(stir):
+    grid = Grid(4, 5)
+    part = Sliding(heads=1, window=3, relative=False, static=True)
+    module = stir(part.build(Site(6, grid), LinearQkv(bias=False)))
+    tokens = torch.randn(1, 20, 6, dtype=torch.float64)
+    at = tokens[0].view(4, 5, 6)
+    p_q, p_k, p_v = module.qkv.proj.weight.split(6)
+    theta = module.static.weight  # [9, C], a row for each place of the window
+    out = module(tokens, grid)[0].view(4, 5, 6)
+    for row, column in ((1, 1), (2, 3)):  # where the window is whole
+        window = at[row - 1 : row + 2, column - 1 : column + 2].reshape(9, 6)
+        theta_d = window @ p_k.T @ p_q / 6**0.5
+        weights = ((theta_d + theta) @ at[row, column]).softmax(0)
+        torch.testing.assert_close(out[row, column], module.proj(weights @ window @ p_v.T))
+
+
+def test_without_keys_static_rows_alone_are_the_softmax_of_equation_20(stir):
+    grid = Grid(3, 3)
+    module = stir(Sliding(heads=2, window=3, relative=False, static=True).build(Site(8, grid), LinearQkv(bias=False)))
+    with torch.no_grad():
+        module.qkv.proj.weight[:16] = 0
+    tokens = torch.randn(1, 9, 8, dtype=torch.float64)
+    none = torch.zeros(1, 3, 3, 2, 4, dtype=torch.float64)
+    weights = module.weights(none, none, tokens, grid)[0, 1, 1]  # [9, heads]
+    torch.testing.assert_close(weights, (module.static.weight @ tokens[0, 4]).view(9, 2).softmax(0))
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_post_convolution_starts_as_plain_sliding_attention(shared):
     grid = Grid(5, 4)
@@ -101,5 +159,5 @@ def test_an_even_window_and_an_unknown_convolution_are_refused():
     site = Site(8, Grid(4, 4))
     with pytest.raises(ValueError, match="window=4 is even"):
         Sliding(heads=2, window=4).build(site, LinearQkv())
-    with pytest.raises(ValueError, match="conv='after' is not known; use pre, post or None"):
+    with pytest.raises(ValueError, match="conv='after' is not known; use pre, normal, post or None"):
         Sliding(heads=2, conv="after").build(site, LinearQkv())  # type: ignore[arg-type]

@@ -5,13 +5,13 @@ from nearsight.parts import DepthWise, Global, Life, LinearQkv, Squeezed, Window
 from nearsight.parts.slots import Site
 
 
-def test_a_squeezed_mixer_is_the_mixer_times_a_channel_gate(stir):
+def test_a_squeezed_mixer_is_the_mixer_times_the_sigmoid_gate_of_senet(stir):
     grid = Grid(4, 4)
     module = stir(Squeezed(mixer=Window(heads=2, window=2), se_reduction=4).build(Site(8, grid), LinearQkv()))
     tokens = torch.randn(2, 16, 8, dtype=torch.float64)
     mixed = module.mixer(tokens, grid)
     gate = module.gate.expand(module.gate.reduce(mixed.mean(1)).relu())
-    torch.testing.assert_close(module(tokens, grid), mixed * ((gate + 3).clamp(0, 6) / 6)[:, None])
+    torch.testing.assert_close(module(tokens, grid), mixed / (1 + (-gate).exp())[:, None])
 
 
 def test_it_takes_over_what_its_mixer_says_about_itself():

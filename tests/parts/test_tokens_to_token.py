@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from nearsight.lattice import Grid
-from nearsight.parts import LocalityFfn, TokensToToken
+from nearsight.parts import LocalityFfn, Mlp, TokensToToken
 from nearsight.parts.tokens_to_token import PerformerLayer, TransformerLayer, soft_split
 
 
@@ -98,3 +98,13 @@ def test_the_whole_has_the_stride_it_is_told(patch, size, side, attention):
 def test_another_stride_is_refused():
     with pytest.raises(ValueError, match="stride 16, 8 or 4, not 32; set patch_size"):
         TokensToToken(patch=32).build(8, 3, (64, 64))
+
+
+@pytest.mark.parametrize(("ffn", "varies"), [(Mlp(ratio=1.0), True), (LocalityFfn(gamma=1.0), False)])
+def test_dropout_follows_a_plain_mlp_but_not_localvits_part_as_released(ffn, varies):
+    layer = performer(dim=8, ffn=ffn, dropout=0.5).train()
+    tokens, grid = torch.randn(2, 16, 8), Grid(4, 4)
+    once, again = (layer.drop(layer.ffn(tokens, grid)) for _ in range(2))
+    assert torch.equal(once, again) is not varies
+    attended = [layer.attend(torch.randn(2, 16, 5, generator=torch.Generator().manual_seed(0))) for _ in range(2)]
+    assert not torch.equal(*attended)  # behind attention there is dropout in both

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from timm.data import IMAGENET_DEFAULT_MEAN
 
 from nearsight import create_model, list_models
 from nearsight.config.files import load_recipe, read_recipe, to_yaml
@@ -11,6 +12,7 @@ from nearsight.config.recipe import Recipe
 from nearsight.data.sizes import SIZES
 from nearsight.models import MODELS
 from nearsight.reproduce.recipes import WithoutNumbers
+from nearsight.tasks.build import build
 from nearsight.tasks.classify import EPOCHS, choose_batch, choose_epochs, choose_patch, fill_in
 
 QUICK = [*list_models("*_nano*"), "tnt_tiny", "t2t_vit_7", "swinv2_tiny_life", "lightvit_tiny"]
@@ -164,6 +166,39 @@ def test_the_recipes_of_papers_keep_their_augmentation() -> None:
 def test_life_on_cifar_is_as_in_its_release() -> None:
     recipe = fill(name="life-small", images=50_000)
     assert (recipe.model.img_size, recipe.model.patch_size, recipe.augment.crop) == (32, 4, "padded")
+
+
+def test_life_on_tiny_imagenet_takes_random_parts_and_is_evaluated_at_64_of_73_pixels() -> None:
+    recipe = fill(name="life-small", images=100_000, side=64)
+    assert (recipe.model.img_size, recipe.augment.crop) == (64, "resized")
+    preprocessing = build(recipe.model, 200, recipe.data).preprocessing
+    assert int(64 / preprocessing.crop) == int(256 / 224 * 64) == 73
+    ours = fill(side=64)
+    assert ours.augment.crop == "padded" and build(ours.model, 200, ours.data).preprocessing.crop == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "side", "size"),
+    [
+        ("swinv2_tiny_life", 375, 256),
+        ("deit_tiny_life", 375, 224),
+        ("swinv2_tiny_life", 230, 224),
+        ("swinv2_tiny", 32, 32),
+    ],
+)
+def test_swin_v2_sees_large_images_at_256_pixels_as_in_the_life_paper(model: str, side: int, size: int) -> None:
+    assert fill({"model.name": model}, name="life-small", side=side).model.img_size == size
+
+
+def test_mean_and_deviation_of_the_data_are_a_setting() -> None:
+    cifar = {"data.mean": [0.4914, 0.4822, 0.4465], "data.std": [0.2470, 0.2435, 0.2616]}
+    recipe = fill(cifar, name="life-small")
+    preprocessing = build(recipe.model, 10, recipe.data).preprocessing
+    assert (preprocessing.mean, preprocessing.std) == ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+    plain = fill(name="life-small")
+    assert build(plain.model, 10, plain.data).preprocessing.mean == IMAGENET_DEFAULT_MEAN
+    with pytest.raises(ValueError, match=r"data\.std = .* won't do; give a number above 0 and at most 1"):
+        fill({"data.std": [0.2, 0.0, 0.2]})
 
 
 def test_the_warm_up_follows_the_epochs_where_no_paper_sets_it() -> None:

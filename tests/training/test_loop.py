@@ -140,6 +140,34 @@ def test_the_rates_follow_schedule_layers_and_offsets(opened: Callable[..., Any]
     assert min(rates.values()) < 0.01 * rates["head.weight"]
 
 
+def test_flat_rates_of_offsets_stay_where_the_warm_up_has_led_them(
+    opened: Callable[..., Any], tiny: Callable[..., Any]
+) -> None:
+    recipe = tiny(
+        {
+            **{
+                "model.name": "lit_nano",
+                "model.patch_size": 2,
+                "optimizer.offsets": 0.01,
+                "optimizer.offsets_flat": True,
+            },
+            **{"schedule.kind": "cosine", "schedule.min_lr": 0.01, "schedule.warmup_epochs": 0.5},
+        }
+    )
+    session, _ = opened(recipe)
+    lowest = recipe.optimizer.lr * recipe.schedule.min_lr
+
+    def at(epoch: float) -> dict[str, float]:
+        session.progress.step = round(epoch * session.steps_per_epoch)
+        loop.set_rates(session)
+        return {name: group["lr"] for group in session.optimizer.param_groups for name in group["names"]}
+
+    start, middle, end = (at(epoch) for epoch in (0, 1, recipe.epochs))
+    offset, other = "stages.1.merge.offsets.weight", "stages.1.merge.conv.weight"
+    assert start[offset] < middle[offset] == end[offset] == pytest.approx(lowest)
+    assert middle[other] > end[other] == pytest.approx(lowest)
+
+
 def test_the_gradient_is_clipped_to_its_norm(
     opened: Callable[..., Any], tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,27 @@ def test_offsets_learn_at_a_hundredth_of_their_layers_rate(layer_decay: float | 
     assert len(slow) == (4 if layer_decay is None else 0)
 
 
+def test_only_offsets_are_flat_and_only_if_asked_for() -> None:
+    for flat in (False, True):
+        groups = parameter_groups(on_meta("lit_nano"), Optimizer(offsets=1.0, offsets_flat=flat))
+        named = {name for group in groups if group["flat"] for name in group["names"]}
+        assert named == (
+            {f"stages.{s}.merge.offsets.{kind}" for s in (1, 2) for kind in ("weight", "bias")} if flat else set()
+        )
+
+
+@pytest.mark.parametrize(("nesterov", "moved"), [(True, 1 + 0.9), (False, 1.0)])
+def test_nesterovs_form_of_momentum_is_a_setting(nesterov: bool, moved: float) -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    optimizer = make_optimizer(
+        layer, Optimizer(kind="sgd", lr=1.0, momentum=0.9, nesterov=nesterov, weight_decay=0.0), batch=1
+    )
+    before = layer.weight.item()
+    layer.weight.grad = torch.ones_like(layer.weight)
+    optimizer.step()
+    assert before - layer.weight.item() == pytest.approx(moved)  # the first step: g, or g + 0.9 g
+
+
 def test_frozen_parameters_are_left_out() -> None:
     model = on_meta("deit_nano")
     model.embed.requires_grad_(False)

@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 from timm.data.auto_augment import rand_augment_transform
 
-from nearsight.config.files import load_recipe, recipe_names
+from nearsight.config.files import load_recipe, parse_change, recipe_names
 from nearsight.config.recipe import Augment, Recipe
 from nearsight.models import MODELS
 
@@ -71,9 +71,46 @@ def test_swin_lit_and_dwconv_share_a_recipe(name: str) -> None:
     assert recipe.optimizer.weight_decay == 0.05
 
 
-def test_the_offsets_of_lit_learn_at_1e_5() -> None:
-    recipe = load_recipe("lit")
-    assert rates(recipe)[0] * recipe.optimizer.offsets == pytest.approx(1e-5)
+@pytest.mark.parametrize("name", ["lit", "deit"])  # LIT-S, -M, -B; and LIT-Ti, which follows PVT
+def test_the_offsets_of_lit_learn_at_1e_5_which_is_the_smallest_rate_of_the_release(name: str) -> None:
+    recipe = load_recipe(name)
+    assert rates(recipe)[0] * recipe.optimizer.offsets == pytest.approx(1e-5) == pytest.approx(rates(recipe)[2])
+    assert recipe.optimizer.offsets_flat
+
+
+@pytest.mark.parametrize("name", ["lit-retinanet", "lit-mask-rcnn", "lit-segment"])
+def test_the_lower_rate_of_the_offsets_is_for_imagenet_alone(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.optimizer.offsets == 1 and not recipe.optimizer.offsets_flat
+
+
+def test_detecting_with_lightvit_is_as_the_paper_says() -> None:
+    recipe = load_recipe("lightvit-detect")
+    assert (recipe.optimizer.kind, rates(recipe)[0], recipe.optimizer.weight_decay) == ("adamw", 1e-4, 0.05)
+    assert recipe.batch == 16
+    assert [fraction * 12 for fraction in recipe.schedule.milestones] == pytest.approx([9, 11], abs=1e-3)  # 3/4, 11/12
+    assert recipe.schedule.gamma == 0.1
+    assert recipe.model.drop_path is None  # the model's own: 0.3 for LightViT-B
+    assert not recipe.model.freeze_stem_norms
+
+
+def test_the_release_of_lightvits_detector_stands_beside_the_paper() -> None:
+    text = (files("nearsight.config") / "recipes" / "lightvit-detect.yaml").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("#")]
+    (start,) = [number for number, line in enumerate(lines) if "as in the release:" in line]
+    changes = re.findall(r"--set (\S+)", " ".join(lines[start : start + 2]))
+    recipe = load_recipe("lightvit-detect", dict(map(parse_change, changes)))
+    assert (rates(recipe)[0], recipe.optimizer.weight_decay, recipe.model.drop_path) == (2e-4, 0.04, 0.1)
+    assert recipe.model.freeze_stem_norms
+    assert [round(12 * fraction) for fraction in recipe.schedule.milestones] == [8, 11]
+
+
+def test_segmenting_with_life_is_as_in_setr() -> None:
+    recipe = load_recipe("life-segment")
+    assert (recipe.optimizer.kind, recipe.optimizer.momentum, recipe.optimizer.nesterov) == ("sgd", 0.9, False)
+    head, backbone = rates(recipe)[0], rates(recipe)[0] * recipe.optimizer.backbone
+    assert (head, backbone) == pytest.approx((0.1, 0.01))  # the head learns ten times as fast
+    assert (recipe.schedule.kind, recipe.schedule.power) == ("poly", 0.9)
 
 
 def test_lightvit_is_its_table_2() -> None:
@@ -102,7 +139,8 @@ def test_life_on_small_data_is_deit_with_a_batch_of_512() -> None:
     assert life.batch == 512
     assert rates(life) == pytest.approx((5e-4, 1e-6, 1e-5))
     assert life.augment.model_copy(update={"crop": "resized"}) == deit.augment
-    assert (life.epochs, life.loss, life.optimizer) == (deit.epochs, deit.loss, deit.optimizer)
+    optimizer = deit.optimizer.model_copy(update={"offsets_flat": False})  # which LIFE's models have none of
+    assert (life.epochs, life.loss, life.optimizer) == (deit.epochs, deit.loss, optimizer)
 
 
 def test_resnets_of_the_life_paper_step_at_60_120_and_160() -> None:
@@ -110,6 +148,7 @@ def test_resnets_of_the_life_paper_step_at_60_120_and_160() -> None:
     assert [fraction * recipe.epochs for fraction in recipe.schedule.milestones] == pytest.approx([60, 120, 160])
     assert (recipe.schedule.kind, recipe.schedule.gamma) == ("step", 0.2)
     assert (recipe.optimizer.kind, recipe.optimizer.momentum, rates(recipe)[0]) == ("sgd", 0.9, 0.1)
+    assert (recipe.batch, recipe.optimizer.nesterov) == (512, False)
     assert recipe.augment == Augment()  # crops and flips alone
     assert recipe.schedule.gamma**3 > recipe.schedule.min_lr  # nothing holds the third step up
 

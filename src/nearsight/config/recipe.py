@@ -59,6 +59,22 @@ SidePair = Annotated[
         "the first of the two sides must be at least 16 and not above the second, at most 8192",
     ),
 ]
+Mean = Annotated[
+    tuple[float, float, float],
+    Strict(False),
+    ensure(
+        lambda mean: all(0 <= one <= 1 for one in mean),
+        "give a number from 0 to 1 for red, green and blue, such as [0.485, 0.456, 0.406]",
+    ),
+]
+Std = Annotated[
+    tuple[float, float, float],
+    Strict(False),
+    ensure(
+        lambda std: all(0 < one <= 1 for one in std),
+        "give a number above 0 and at most 1 for red, green and blue, such as [0.229, 0.224, 0.225]",
+    ),
+]
 Texts = Annotated[tuple[str, ...], Strict(False)]
 
 
@@ -142,6 +158,7 @@ class ModelChoice(ConfigBase):
         head: What detects or segments: `retinanet`, `mask-rcnn`, `cascade-mask-rcnn`, `detr`; `semantic-fpn`,
             `upernet`, `linear`.
         head_options: Settings of the head, by name.
+        freeze_stem_norms: In a detector or segmenter, let the batch norms of the backbone's stem keep their statistics.
     """
 
     name: str | None = None
@@ -154,6 +171,7 @@ class ModelChoice(ConfigBase):
     localize: dict[str, Any] = Field(default_factory=dict)
     head: str | None = None
     head_options: dict[str, Any] = Field(default_factory=dict)
+    freeze_stem_norms: bool = False
 
 
 class DataUse(ConfigBase):
@@ -165,6 +183,10 @@ class DataUse(ConfigBase):
         workers: Processes that read images; None follows the machine and the data.
         max_bad: Fraction of unreadable images beyond which training stops; three end no run unless it is 0.
         split_seed: Seed of the validation split and of `limit`; the run's seed does not change them.
+        mean: Of red, green and blue on the scale 0 to 1, subtracted from every image; None takes the model's.
+        std: Of red, green and blue, by which images are divided then; None takes the model's.
+        whole_up_to: Up to this side of the classifier's input, evaluation shows whole images and `augment.crop: auto`
+            pads; above, it shows their middle, and training takes random parts.
     """
 
     val_fraction: float = Field(default=0.1, gt=0, le=0.5)
@@ -172,6 +194,9 @@ class DataUse(ConfigBase):
     workers: int | None = Field(default=None, ge=0, le=256)
     max_bad: float = Field(default=0.01, ge=0, le=1)
     split_seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
+    mean: Mean | None = None
+    std: Std | None = None
+    whole_up_to: int = Field(default=64, ge=0, le=2048)
 
 
 class Augment(ConfigBase):
@@ -283,15 +308,17 @@ class Optimizer(ConfigBase):
     """How weights move.
 
     Attributes:
-        kind: `adamw`, `sgd` (with Nesterov momentum) or `lamb`.
+        kind: `adamw`, `sgd` or `lamb`.
         lr: Learning rate for a batch of `lr_batch` images, in proportion to which it is scaled.
         lr_batch: Batch that `lr` is meant for; None leaves `lr` as it is.
         weight_decay: Not applied to biases, norms, positions and tokens.
         momentum: Momentum of `sgd`, first beta of the others.
+        nesterov: Momentum of `sgd` in Nesterov's form.
         beta2: Second beta.
         eps: Term in the denominator.
         layer_decay: Factor of the learning rate from each layer to the one before; None for none.
         offsets: Factor of the learning rate for the offsets of deformable merging.
+        offsets_flat: Let the rate of the offsets stay where the warm-up has led it, whatever the schedule does.
         backbone: Factor of the learning rate for the backbone of a detector or segmenter.
         clip: Largest norm of the gradient; None for none.
     """
@@ -301,10 +328,12 @@ class Optimizer(ConfigBase):
     lr_batch: int | None = Field(default=None, ge=1, le=1_000_000)
     weight_decay: float = Field(default=0.05, ge=0, le=1000)
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    nesterov: bool = True
     beta2: float = Field(default=0.999, ge=0, lt=1)
     eps: float = Field(default=1e-8, gt=0, le=1000)
     layer_decay: float | None = Field(default=None, gt=0, le=1)
     offsets: float = Field(default=0.01, gt=0, le=100)
+    offsets_flat: bool = False
     backbone: float = Field(default=1.0, gt=0, le=100)
     clip: float | None = Field(default=None, gt=0, le=1e30)
 
@@ -404,6 +433,10 @@ class Recipe(ConfigBase):
                 f"model.head {self.model.head} detects or segments, but the task is to classify; leave it out, or "
                 "choose a recipe for that"
             )
+        if self.task in ("classify", "multilabel") and self.model.freeze_stem_norms:
+            raise ValueError("model.freeze_stem_norms is for detectors and segmenters; set it to false to classify")
+        if self.task in ("detect", "segment") and self.data.whole_up_to != DataUse().whole_up_to:
+            raise ValueError(f"data.whole_up_to is for classifiers; leave it out to {self.task}, and see dense.crop")
         if self.batch % self.accumulate:
             raise ValueError(f"batch {self.batch} can't be worked off in {self.accumulate} equal parts (accumulate)")
         if self.augment.mixes and (self.batch // self.accumulate) % 2:

@@ -37,6 +37,7 @@ OTHER_NAMES = {  # what other tools call a setting, where the names are not alik
     "pretrained": "model.weights",
     "amp": "precision",
 }
+COUNTS = {2: "two", 3: "three"}
 PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping of options"}
 
 
@@ -154,7 +155,7 @@ def wording(kind: Any) -> str:
     if origin is tuple and inside[0] is str:
         return "a list of texts"
     if origin is tuple:
-        return "a list of numbers" if inside[-1] is Ellipsis else "a list of two numbers"
+        return "a list of numbers" if inside[-1] is Ellipsis else f"a list of {COUNTS[len(inside)]} numbers"
     if origin is dict:
         return PLAIN[dict]
     if hasattr(kind, "__metadata__"):

@@ -61,6 +61,8 @@ MIXERS: dict[str, Callable[[Context], Any]] = {
     "inhomogeneous_depthwise": lambda c: DepthWise(dynamics="inhomogeneous", channels_per_group=channels_per_group(c)),
     "local_mlp": lambda c: alternate(LocalMlp(heads=c.heads, window=c.window), c.stage.depth),
     "sliding": lambda c: Sliding(heads=c.heads),
+    "static_dynamic_attention": lambda c: Sliding(heads=c.heads, static=True),
+    "normal_conv_attention": lambda c: Sliding(heads=c.heads, conv="normal"),
     "pre_conv_attention": lambda c: Sliding(heads=c.heads, conv="pre"),
     "post_conv_attention": lambda c: Sliding(heads=c.heads, conv="post"),
     "squeezed": lambda c: squeezed(c.stage),

@@ -16,19 +16,23 @@ from ..ops.inplace import gelu_over, times
 
 
 class SqueezeExcite(nn.Module):
-    """Channel gate from the mean over positions through `squeezed` channels (LocalViT, dwconv Table 15)."""
+    """Channel gate from the mean over positions through `squeezed` channels.
+
+    Its curve is a hard sigmoid in LocalViT, and the sigmoid of the original (dwconv Table 15) otherwise.
+    """
 
     folded = False
 
-    def __init__(self, dim: int, squeezed: int):
+    def __init__(self, dim: int, squeezed: int, hard: bool = True):
         super().__init__()
         squeezed = max(1, squeezed)
+        self.hard = hard
         self.reduce = nn.Linear(dim, squeezed)
         self.expand = nn.Linear(squeezed, dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
         gate = self.expand(self.reduce(tokens.mean(dim=1, keepdim=True)).relu())
-        return times(tokens, F.hardsigmoid(gate), overwrite=self.folded)
+        return times(tokens, F.hardsigmoid(gate) if self.hard else gate.sigmoid(), overwrite=self.folded)
 
 
 class EfficientChannelAttention(nn.Module):
@@ -108,15 +112,16 @@ def doubled_hardsigmoid(logits: Tensor) -> Tensor:
 class OpenSqueezeExcite(SqueezeExcite):
     """Squeeze-and-excitation that starts as the identity."""
 
-    def __init__(self, dim: int, squeezed: int):
-        super().__init__(dim, squeezed)
+    def __init__(self, dim: int, squeezed: int, hard: bool = True):
+        super().__init__(dim, squeezed, hard)
+        self.curve = doubled_hardsigmoid if hard else doubled_sigmoid
         nn.init.ones_(self.reduce.bias)  # so that none of the few units starts behind the zero of its ReLU
         nn.init.zeros_(self.expand.weight)
         nn.init.zeros_(self.expand.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
         squeezed = self.reduce(tokens.mean(dim=1, keepdim=True)).relu()
-        return tokens * doubled_hardsigmoid(self.expand(squeezed))
+        return tokens * self.curve(self.expand(squeezed))
 
 
 class OpenChannelAttention(EfficientChannelAttention):

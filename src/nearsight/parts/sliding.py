@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..lattice import Grid, image, lattice, sequence
 from ..ops.attention_matrix import AttentionMatrix, KernelMatrix, widened
-from ..ops.fold import frozen, scale_and_shift
+from ..ops.fold import fold_behind, frozen, scale_and_shift
 from ..ops.resize import resize_plane
 from ..ops.sliding import gather_offsets, inside_window, offset_products
 from .attention import bias_table, check_heads
@@ -28,10 +28,13 @@ class Sliding(Mixer):
         heads: Attention heads.
         window: Side of the window, odd.
         relative: Learned bias per position in the window (eq. 23).
-        conv: None; `pre` convolves the tokens before queries and keys are made (eq. 26, 27); `post` convolves the
-            logits over the window, wrapped around (eq. 25).
-        conv_shared: With `pre`: one kernel for all channels (eq. 26) or one per channel (eq. 27); with `post`: one
-            kernel for all heads or one per head.
+        static: Beside the dot products, logits that a static layer predicts from the query's token alone, one row of
+            it for each place of the window (eq. 24).
+        conv: None; `pre` convolves the tokens, channel by channel, before queries and keys are made (eq. 26); `normal`
+            does so with a normal convolution, in which all channels take part (eq. 27); `post` convolves the logits
+            over the window, wrapped around (eq. 25).
+        conv_shared: With `pre`: one kernel for all channels, or one per channel, which the paper finds as good; with
+            `post`: one kernel for all heads or one per head.
     """
 
     family: ClassVar[str] = "dwnet"
@@ -40,18 +43,20 @@ class Sliding(Mixer):
     heads: Heads = 3
     window: OddSide = 7
     relative: bool = True
-    conv: Literal["pre", "post"] | None = None
+    static: bool = False
+    conv: Literal["pre", "normal", "post"] | None = None
     conv_shared: bool = True
 
     @property
     def label(self) -> str:
-        return f"Sliding {self.window}{f' {self.conv}' if self.conv else ''} ×{self.heads}"
+        kinds = "".join(f" {kind}" for kind in (self.conv, "static" if self.static else None) if kind)
+        return f"Sliding {self.window}{kinds} ×{self.heads}"
 
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         if self.window % 2 == 0:
             raise ValueError(f"window={self.window} is even; a window that slides with its query has an odd side.")
-        if self.conv not in (None, "pre", "post"):
-            raise ValueError(f"conv={self.conv!r} is not known; use pre, post or None.")
+        if self.conv not in (None, "pre", "normal", "post"):
+            raise ValueError(f"conv={self.conv!r} is not known; use pre, normal, post or None.")
         return SlidingModule(site, self, qkv)
 
 
@@ -66,9 +71,12 @@ class SlidingModule(TokenModule):
         self.window = part.window
         self.qkv = qkv.build(site, part.heads)
         check_heads(self.qkv.width, part.heads)
-        self.pre = PreConvolution(site.dim, part.conv_shared) if part.conv == "pre" else None
+        self.pre: PreConvolution | NormalConvolution | None = None
+        if part.conv in ("pre", "normal"):
+            self.pre = PreConvolution(site.dim, part.conv_shared) if part.conv == "pre" else NormalConvolution(site.dim)
         self.post = PostConvolution(part.heads, part.window, part.conv_shared) if part.conv == "post" else None
         self.table = bias_table(part.window**2, part.heads) if part.relative else None
+        self.static = nn.Linear(site.dim, part.window**2 * part.heads, bias=False) if part.static else None
         self.proj = nn.Linear(self.qkv.width, site.dim)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
@@ -76,16 +84,18 @@ class SlidingModule(TokenModule):
         if self.pre is not None:
             queries, keys, _ = self.qkv(self.pre(tokens, grid), grid)
         fields = [lattice(t, grid).unflatten(-1, (self.heads, -1)) for t in (queries, keys, values)]
-        weights = self.weights(fields[0], fields[1], grid)
+        weights = self.weights(fields[0], fields[1], tokens, grid)
         return self.proj(gather_offsets(fields[2], weights, self.window).flatten(3).flatten(1, 2))
 
-    def weights(self, queries: Tensor, keys: Tensor, grid: Grid) -> Tensor:
-        """Attention `[B, H, W, window**2, h]` of each query to its window, both `[B, H, W, h, d]`."""
+    def weights(self, queries: Tensor, keys: Tensor, tokens: Tensor, grid: Grid) -> Tensor:
+        """Attention `[B, H, W, window**2, h]` of each query to its window, both `[B, H, W, h, d]`, for the tokens."""
         logits = offset_products(queries, keys, self.window) / math.sqrt(queries.shape[-1])
         if self.post is not None:
             logits = self.post(logits)
         if self.table is not None:
             logits = logits + self.table
+        if self.static is not None:
+            logits = logits + lattice(self.static(tokens), grid).unflatten(-1, (-1, self.heads))
         inside = inside_window(grid.height, grid.width, self.window, queries.device)[..., None]
         return logits.masked_fill(~inside, -torch.inf).softmax(dim=3)
 
@@ -96,7 +106,7 @@ class SlidingModule(TokenModule):
     def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
         queries, keys, _ = self.qkv(tokens if self.pre is None else self.pre(tokens, grid), grid)
         fields = [widened(lattice(t, grid).unflatten(-1, (self.heads, -1))) for t in (queries, keys)]
-        weights = self.weights(fields[0], fields[1], grid)
+        weights = self.weights(fields[0], fields[1], tokens, grid)
 
         def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
             return weights[:, rows, columns].permute(0, 3, 1, 2)
@@ -108,7 +118,10 @@ class SlidingModule(TokenModule):
             side = table.unflatten(0, (old.window, old.window))
             return resize_plane(side, (self.window, self.window), "bicubic").flatten(0, 1)
 
-        return {"table": window}
+        def rows(weight: Tensor) -> Tensor:  # [window**2 * heads, C]
+            return window(weight.view(old.window**2, -1)).view(-1, weight.shape[1])
+
+        return {"table": window, "static.weight": rows}
 
 
 class PreConvolution(nn.Module):
@@ -132,6 +145,23 @@ class PreConvolution(nn.Module):
         scale, shift = scale_and_shift(self.norm.bn)
         self.weight = frozen(self.weight.double() * scale.view(-1, 1, 1, 1), like=self.weight)
         self.bias = frozen(shift, like=self.weight)
+        self.norm = nn.Identity()
+
+
+class NormalConvolution(nn.Module):
+    """As `PreConvolution`, with a kernel that connects every channel with every channel."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.conv = nn.Conv2d(dim, dim, 3, padding=1, bias=False)
+        self.norm: Any = TokenBatchNorm(dim)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        return self.norm(sequence(self.conv(image(tokens, grid)))).relu()
+
+    def fold_in_place(self) -> None:
+        """Let the kernel take in the norm."""
+        fold_behind(self.conv, self.norm.bn)
         self.norm = nn.Identity()
 
 

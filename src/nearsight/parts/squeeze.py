@@ -16,7 +16,7 @@ from .slots import Branch, GridSource, Mixer, Qkv, Site, TokenModule, register
 @register
 @dataclass(frozen=True)
 class Squeezed(Mixer):
-    """Any mixer, its output re-weighted per channel.
+    """Any mixer, its output re-weighted per channel by a sigmoid, as in SENet.
 
     Attributes:
         mixer: The mixer in front.
@@ -45,10 +45,10 @@ class Squeezed(Mixer):
         return f"{self.mixer.label} squeezed"
 
     def branch(self, site: Site, qkv: Qkv, keeper: GridSource) -> "Squeezing":
-        return Squeezing(OpenSqueezeExcite(site.dim, site.dim // self.se_reduction), keeper)
+        return Squeezing(OpenSqueezeExcite(site.dim, site.dim // self.se_reduction, hard=False), keeper)
 
     def behind(self, site: Site, keeper: GridSource) -> "Squeezing":
-        return Squeezing(SqueezeExcite(site.dim, site.dim // self.se_reduction), keeper)
+        return Squeezing(SqueezeExcite(site.dim, site.dim // self.se_reduction, hard=False), keeper)
 
     def build(self, site: Site, qkv: Qkv) -> TokenModule:
         return SqueezedModule(self.mixer.build(site, qkv), site.dim, self.se_reduction)
@@ -60,7 +60,7 @@ class SqueezedModule(TokenModule):
     def __init__(self, mixer: TokenModule, dim: int, reduction: int):
         super().__init__()
         self.mixer = mixer
-        self.gate = SqueezeExcite(dim, dim // reduction)
+        self.gate = SqueezeExcite(dim, dim // reduction, hard=False)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         return self.gate(self.mixer(tokens, grid))

@@ -32,7 +32,8 @@ class TokensToToken(Embed):
         token_dim: Width of the tokens between the splits.
         attention: `performer` (linear in the number of tokens) or `transformer`.
         ffn: Feed-forward part of the two attention layers.
-        dropout: Dropout inside the performer layers.
+        dropout: Dropout behind the performer's attention and behind a plain MLP; LocalViT's feed-forward part in the
+            place of that MLP has none, as released.
     """
 
     qkv_bias: ClassVar[bool] = False
@@ -135,6 +136,7 @@ class PerformerLayer(TokenLayer):
         self.kqv = nn.Linear(in_dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
         self.dropout = nn.Dropout(part.dropout)
+        self.drops_mlp = part.ffn.plain
         count = dim // 2
         self.register_buffer("features", nn.init.orthogonal_(torch.empty(count, dim)) * math.sqrt(count))
 
@@ -154,7 +156,7 @@ class PerformerLayer(TokenLayer):
         return exponent.exp() / math.sqrt(len(features))
 
     def drop(self, tokens: Tensor) -> Tensor:
-        return self.dropout(tokens)
+        return self.dropout(tokens) if self.drops_mlp else tokens
 
 
 class TransformerLayer(TokenLayer):

@@ -12,7 +12,7 @@ from torch import nn
 from ..checkpoints.format import load_model, load_released, name_in, read_description
 from ..checkpoints.pretrained import find_pretrained, has_description, is_offline, split_name, why_missing
 from ..checkpoints.timm import check_model_name, fit_stem, load_into
-from ..config.recipe import ModelChoice
+from ..config.recipe import DataUse, ModelChoice
 from ..data.transforms import Preprocessing
 from ..factory import create_model
 from ..models import MODELS
@@ -21,11 +21,9 @@ from ..models.spec import spec_from_json
 from ..retrofit import LocalizeOptions, apply_choice
 from .base import Built
 
-SMALL = 64  # up to this side, evaluation shows the whole image
 
-
-def build(choice: ModelChoice, classes: int) -> Built:
-    """Build the model of a recipe for a number of classes.
+def build(choice: ModelChoice, classes: int, data: DataUse | None = None) -> Built:
+    """Build the model of a recipe for a number of classes, and say how images are prepared for it.
 
     Example:
         >>> built = build(ModelChoice(name="deit_nano", img_size=48, patch_size=4), classes=7)
@@ -33,6 +31,8 @@ def build(choice: ModelChoice, classes: int) -> Built:
         ((48, 48), 7)
     """
     built = build_plain(choice, classes)
+    if data is not None:
+        built = replace(built, preprocessing=preprocessing_of(built.model, built.preprocessing.size, data))
     if not choice.localize:
         return built
     return replace(built, model=apply_choice(built.model, LocalizeOptions.from_json(choice.localize), inplace=True))
@@ -169,13 +169,18 @@ def weights_file(given: str | None, name: str | None = None) -> Path | None:
     return file
 
 
-def preprocessing_of(model: nn.Module, img_size: int | Sequence[int] | None) -> Preprocessing:
-    """What a model wants to be fed, in the size it is trained with."""
+def preprocessing_of(
+    model: nn.Module, img_size: int | Sequence[int] | None, data: DataUse | None = None
+) -> Preprocessing:
+    """What a model wants to be fed, in the size it is trained with, unless the recipe says otherwise."""
+    data = data or DataUse()
     about: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
     size = pair(img_size or getattr(model, "img_size", None) or about.get("input_size", (3, 224, 224))[1:])
+    # Up to the usual side our models ask for whole images; who sets another wants the middle that larger ones show.
+    crop = 0.875 if max(size) <= DataUse().whole_up_to else about.get("crop_pct", 0.875)
     return Preprocessing(
         size,
-        mean=tuple(about.get("mean", IMAGENET_DEFAULT_MEAN)),
-        std=tuple(about.get("std", IMAGENET_DEFAULT_STD)),
-        crop=1.0 if max(size) <= SMALL else about.get("crop_pct", 0.875),
+        mean=data.mean or tuple(about.get("mean", IMAGENET_DEFAULT_MEAN)),
+        std=data.std or tuple(about.get("std", IMAGENET_DEFAULT_STD)),
+        crop=1.0 if max(size) <= data.whole_up_to else crop,
     )

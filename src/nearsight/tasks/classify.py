@@ -25,11 +25,12 @@ from ..console import percent, titled
 from ..data.labels import shorten
 from ..data.loader import Batch, seed_draws
 from ..data.samples import BadImage, Data, Split, Subset
-from ..data.sizes import choose_size
+from ..data.sizes import LARGEST_BY_ITSELF, choose_size
 from ..data.transforms import Augmentation, Preprocessing
 from ..data.unlabelled import UNLABELLED
 from ..interval import Interval
 from ..models import MODELS
+from ..models.backbone import pair
 from ..models.options import OF_BACKBONE, apply_options
 from ..models.registry import OF_TIMM
 from ..plots.overlays import draw_labels
@@ -60,9 +61,6 @@ IMAGES_SEEN = 500_000
 # At least 20 steps in a pass, so that the schedule is smooth and batch statistics are renewed often enough.
 BATCHES = (128, 64, 32, 16)
 STEPS_PER_EPOCH = 20
-
-# Up to this side an object fills the image, and a random part of it would lose the object.
-PADDED_UP_TO = 64
 
 # Up to so many passes: how much the images of `small-data` are varied. What is seen 300 times must look different
 # every time; in a few passes it costs more than it gives (5,000 images of CIFAR-10, deit_nano, 5 of 12 epochs: 36 %
@@ -106,7 +104,8 @@ def fill_in(recipe: Recipe, images: int, classes: int, side: int) -> Recipe:
     settings["batch"] = recipe.batch or choose_batch(images)
     if recipe.augment.crop == "auto":
         shown = settings["model"]["img_size"] or side
-        settings["augment"]["crop"] = "padded" if shown <= PADDED_UP_TO else "resized"
+        # In small images an object fills the image, and a random part of it would lose the object.
+        settings["augment"]["crop"] = "padded" if shown <= recipe.data.whole_up_to else "resized"
     if recipe.name in ("small-data", "small-multilabel"):
         given = recipe.augment.model_fields_set
         strength = next(strength for limit, strength in STRENGTH if settings["epochs"] <= limit)
@@ -124,6 +123,9 @@ def choose_model(recipe: Recipe, side: int) -> dict[str, Any]:
     if model.weights is not None:
         return {}
     size = model.img_size or choose_size(side)
+    own = max(pair(MODELS[model.name].img_size)) if model.name in MODELS else 0
+    if model.img_size is None and LARGEST_BY_ITSELF == size < own <= side:
+        size = own  # of large images as much as the model was made for
     name = model.name or next(name for limit, name in MODEL_BY_SIZE if size <= limit)
     return {"name": name, "img_size": size, "patch_size": model.patch_size or choose_patch(name, size, model.options)}
 
@@ -173,7 +175,7 @@ class LabelTask(Task):
     prediction: type[Classification] = Classification
 
     def build(self, recipe: Recipe, data: Data) -> Built:
-        return build(recipe.model, len(data.classes))
+        return build(recipe.model, len(data.classes), recipe.data)
 
     def preprocessing_from(self, values: Mapping[str, Any]) -> Preprocessing:
         known: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}

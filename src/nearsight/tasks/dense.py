@@ -202,9 +202,16 @@ def build_dense(recipe: Recipe, classes: int, masks: bool) -> Built:
         if weights is not None:
             load_backbone(model, weights)
     assert dense.min_size is not None
+    if choice.freeze_stem_norms:
+        freeze_stem_norms(model, name)
     mean, std = normalisation(model)
     preprocessing = DensePreprocessing(
-        dense.min_size, dense.max_size, dense.stretch, mean, std, divisor=model.pyramid.multiple
+        dense.min_size,
+        dense.max_size,
+        dense.stretch,
+        recipe.data.mean or mean,
+        recipe.data.std or std,
+        divisor=model.pyramid.multiple,
     )
     return Built(model.train(), name, None, preprocessing)
 
@@ -244,6 +251,26 @@ def head_of(choice: ModelChoice, task: str) -> Any:
     if unknown := sorted(choice.head_options.keys() - set(names)):
         raise ValueError(f"{choice.head} has no setting {unknown[0]!r}; it has {', '.join(names)}.")
     return head(**{key: tuple(v) if isinstance(v, list) else v for key, v in choice.head_options.items()})
+
+
+class FrozenNorm(nn.BatchNorm2d):
+    """A batch norm that keeps its statistics in training, too; its scale and shift learn."""
+
+    def train(self, mode: bool = True) -> "FrozenNorm":
+        super().train(False)
+        return self
+
+
+def freeze_stem_norms(model: DenseModel, name: str) -> None:
+    """Let the batch norms of the stem keep their statistics, as the release of LightViT's detectors does."""
+    stem = getattr(model.pyramid.backbone, "embed", None)
+    norms = [one for one in stem.modules() if isinstance(one, nn.BatchNorm2d)] if stem is not None else []
+    if not norms:
+        raise ValueError(
+            f"model.freeze_stem_norms is true, but the stem of {name} has no batch norms; set it to false."
+        )
+    for norm in norms:
+        norm.__class__ = FrozenNorm  # names, shapes and numbers stay those of the model
 
 
 def normalisation(model: DenseModel) -> tuple[Any, Any]:

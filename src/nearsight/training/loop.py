@@ -253,10 +253,11 @@ def take_step(session: Session, batches: Iterator[Any], flag: StopFlag, is_save_
 
 def set_rates(session: Session) -> float:
     """Set the learning rates for the next step; returns the fraction of the full rate."""
-    recipe = session.recipe
-    fraction = learning_rate(recipe.schedule, recipe.epochs, session.progress.step / session.steps_per_epoch)
+    recipe, epoch = session.recipe, session.progress.step / session.steps_per_epoch
+    fraction = learning_rate(recipe.schedule, recipe.epochs, epoch)
+    flat = learning_rate(recipe.schedule.model_copy(update={"kind": "constant"}), recipe.epochs, epoch)
     for group, base in zip(session.optimizer.param_groups, session.base_rates, strict=True):
-        group["lr"] = base * fraction
+        group["lr"] = base * (flat if group["flat"] else fraction)
     return max(session.base_rates) * fraction
 
 

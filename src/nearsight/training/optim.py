@@ -22,8 +22,9 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
     learn at `offsets` times their layer's rate.
 
     Returns:
-        Slow groups first, with `params`, their `names`, `lr_scale` (fraction of the learning rate) and `weight_decay`.
-        The order follows from the model and the settings alone.
+        Slow groups first, with `params`, their `names`, `lr_scale` (fraction of the learning rate), `weight_decay`, and
+        `flat`: whether the rate stays what it is behind the warm-up. The order follows from the model and the settings
+        alone.
 
     Example:
         >>> from nearsight import create_model
@@ -34,7 +35,7 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
     scales = layer_scales(model, optimizer.layer_decay)
     exempt: set[str] = {*getattr(model, "no_weight_decay", set)(), *declared(model, "undecayed")}
     slow = declared(model, "slow")
-    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -42,8 +43,9 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
         scale *= optimizer.backbone if name.startswith("pyramid.") else 1.0
         decays = parameter.ndim > 1 and not name.endswith(".bias") and not is_named(name, exempt)
         decay = optimizer.weight_decay if decays else 0.0
-        new = {"params": [], "names": [], "lr_scale": scale, "weight_decay": decay}
-        group = groups.setdefault((scale, decay), new)
+        flat = optimizer.offsets_flat and name in slow
+        new = {"params": [], "names": [], "lr_scale": scale, "weight_decay": decay, "flat": flat}
+        group = groups.setdefault((scale, decay, flat), new)
         group["params"].append(parameter)
         group["names"].append(name)
     if not groups:
@@ -95,7 +97,8 @@ def make_optimizer(model: nn.Module, optimizer: Optimizer, batch: int) -> torch.
         group["lr"] = rate * group["lr_scale"]
     betas = (optimizer.momentum, optimizer.beta2)
     if optimizer.kind == "sgd":
-        return torch.optim.SGD(groups, lr=rate, momentum=optimizer.momentum, nesterov=optimizer.momentum > 0)
+        nesterov = optimizer.nesterov and optimizer.momentum > 0
+        return torch.optim.SGD(groups, lr=rate, momentum=optimizer.momentum, nesterov=nesterov)
     if optimizer.kind == "lamb":
         # `clip` is done by the training loop, over all processes.
         return Lamb(groups, lr=rate, betas=betas, eps=optimizer.eps, max_grad_norm=None)

@@ -120,3 +120,32 @@ def test_a_head_that_is_not_there_is_refused(
     options = load_recipe("small-detect", {"epochs": 1, **changes})
     with pytest.raises(ValueError, match=sentence):
         run_training(SOURCE, options, tmp_path, quiet=True, cpu=True)
+
+
+def test_norms_of_the_stem_keep_their_statistics_where_asked_for(recipe: Callable[..., Recipe]) -> None:
+    for frozen in (False, True):
+        changes = {"model.name": "lightvit_nano", "model.freeze_stem_norms": frozen, "model.head": "semantic-fpn"}
+        model = build_dense(recipe("segment", **changes), 3, masks=False).model.train()
+        stem = [one for one in model.pyramid.backbone.embed.modules() if isinstance(one, torch.nn.BatchNorm2d)]
+        before = [norm.running_mean.clone() for norm in stem]
+        maps = model.pyramid(torch.randn(2, 3, 48, 48))
+        kept = [torch.equal(norm.running_mean, old) for norm, old in zip(stem, before, strict=True)]
+        assert kept == [frozen] * 4
+        sum(one.sum() for one in maps).backward()
+        assert all(norm.weight.grad is not None for norm in stem)  # scale and shift learn
+    changes = {"model.name": "swin_nano", "model.freeze_stem_norms": True, "model.head": "semantic-fpn"}
+    with pytest.raises(ValueError, match=r"the stem of swin_nano has no batch norms; set it to false"):
+        build_dense(recipe("segment", **changes), 3, masks=False)
+
+
+def test_classifiers_have_no_frozen_norms_and_detectors_no_whole_images(recipe: Callable[..., Recipe]) -> None:
+    with pytest.raises(ValueError, match=r"model\.freeze_stem_norms is for detectors and segmenters"):
+        load_recipe("small-data", {"model.freeze_stem_norms": True})
+    with pytest.raises(ValueError, match=r"data\.whole_up_to is for classifiers; leave it out to detect"):
+        recipe("detect", **{"data.whole_up_to": 32})
+
+
+def test_mean_and_deviation_of_the_data_are_a_setting(recipe: Callable[..., Recipe]) -> None:
+    changes = {"data.mean": [0.1, 0.2, 0.3], "data.std": [0.4, 0.5, 0.6], "model.name": "swin_nano"}
+    built = build_dense(recipe("segment", **changes, **{"model.head": "semantic-fpn"}), 3, masks=False)
+    assert (built.preprocessing.mean, built.preprocessing.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))

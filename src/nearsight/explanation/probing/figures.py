@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...plots.style import COLOURS, INK, LINE, SEQUENTIAL, SMALL, SOFT, TITLE, figure, write
 from .layer import ProbedLayer, draw, jacobian_rows, one_channel, spread_out
 from .measure import ProbeResult, middle, probe
-from .paper import OTHERS, ROWS, Size, TableRow, TableVerdict, fully_connected, of_torch
+from .paper import OTHERS, ROWS, MultiScale, Size, TableRow, TableVerdict, fully_connected, of_torch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,6 +143,7 @@ def draw_field(axes: "Axes", weights: Tensor, probed: ProbedLayer, title: str) -
 
 SMALLEST = Size(side=4, channels=4, window=3, heads=2)
 WINDOWS = Size(side=4, channels=4, window=2, heads=2)  # windows must fit the map
+SCALES = Size(side=8, channels=4, window=3, heads=2)  # halved three times
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ NODES: dict[str, tuple[float, float]] = {
     "LR MLP": (0.86, 0.95),
     "Conv.": (0.22, 0.72),
     "Sep. MLP": (0.64, 0.72),
-    "Pyramid conv.": (0.0, 0.50),
+    "Pyramid conv.": (-0.03, 0.50),
+    "MS conv.": (0.15, 0.50),
     "Bottleneck": (0.0, 0.72),
     "DW-S conv.": (0.36, 0.46),
     "ViT": (0.78, 0.46),
@@ -183,6 +185,7 @@ EDGES = [
     Edge("MLP", "Sep. MLP", "sparse", "dimension"),
     Edge("MLP", "LR MLP", "low rank", "dimension"),
     Edge("Conv.", "Pyramid conv.", "low rank", "spatial"),
+    Edge("Conv.", "MS conv.", "low rank", "spatial"),
     Edge("Conv.", "Bottleneck", "low rank", "channel"),
     Edge("Conv.", "DW-S conv.", "sparse", "dimension"),
     Edge("Sep. MLP", "DW-S conv.", "sparse", "locality"),
@@ -225,6 +228,11 @@ def pyramid(size: Size) -> nn.Module:
     )
 
 
+def multi_scale(size: Size) -> nn.Module:
+    """Four scales, with N, N/4, N/16 and N/64 positions."""
+    return MultiScale(size.channels, scales=4)
+
+
 def node_layers() -> dict[str, Callable[[], ProbedLayer]]:
     """What stands for each node: its spatial half, since point-wise layers follow all of them alike."""
     rows: dict[str, TableRow] = {row.name: row for row in (*ROWS, *OTHERS)}
@@ -238,6 +246,7 @@ def node_layers() -> dict[str, Callable[[], ProbedLayer]]:
         "Conv.": of("Conv."),
         "Sep. MLP": of("Spatial-mixing MLP"),
         "Pyramid conv.": lambda: of_torch(pyramid, "Pyramid conv.")(SMALLEST),
+        "MS conv.": lambda: of_torch(multi_scale, "MS conv.")(SCALES),
         "Bottleneck": lambda: of_torch(bottleneck, "Bottleneck")(SMALLEST),
         "DW-S conv.": of("DW-Conv."),
         "ViT": of("Attention"),

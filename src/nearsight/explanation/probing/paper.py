@@ -134,6 +134,35 @@ def spatial_mixing(size: Size) -> ProbedLayer:
     return wrap(module, example, name="Spatial-mixing MLP", grid=grid, layout="tokens")
 
 
+class Separable(nn.Module):
+    """`vec(Wp mat(x) Wc)` of maps `[B, C, H, W]`: one matrix for channels, one for positions (eq. 12 to 14)."""
+
+    def __init__(self, channels: int, positions: int):
+        super().__init__()
+        self.channels = nn.Parameter(torch.randn(channels, channels) / channels**0.5)  # Wp
+        self.positions = nn.Parameter(torch.randn(positions, positions) / positions**0.5)  # Wc
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return (self.channels @ maps.flatten(2) @ self.positions).view_as(maps)
+
+
+class MultiScale(nn.Module):
+    """Convolutions side by side, each on channels of its own, at a map of the full, half, quarter ... side (eq. 19)."""
+
+    def __init__(self, channels: int, scales: int):
+        super().__init__()
+        widths = [len(part) for part in torch.arange(channels).tensor_split(scales)]
+        self.convs = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for width in widths)
+        self.widths = widths
+
+    def forward(self, maps: Tensor) -> Tensor:
+        parts = []
+        for scale, (conv, part) in enumerate(zip(self.convs, maps.split(self.widths, dim=1), strict=True)):
+            small = nn.functional.avg_pool2d(part, 2**scale)
+            parts.append(nn.functional.interpolate(conv(small), scale_factor=2**scale))
+        return torch.cat(parts, dim=1)
+
+
 def marks(text: str) -> Marks:
     """Six marks, x for yes."""
     first, second, third, fourth, fifth, sixth = (sign == "x" for sign in text)
@@ -155,7 +184,7 @@ ROWS = [
         of_mixer(depthwise("static"), "DW-Conv.")),
     TableRow("D-DW-Conv.", 'DepthWise(dynamics="homogeneous")', marks("x.xx.x"), True,
         of_mixer(depthwise("homogeneous"), "D-DW-Conv.")),
-    TableRow("Conv.", "torch.nn.Conv2d", marks("x..x.."), False,
+    TableRow("Conv.", "torch.nn.Conv2d", marks("x..x.."), True,
         of_torch(lambda s: nn.Conv2d(s.channels, s.channels, s.window, padding=s.window // 2), "Conv.")),
     TableRow("MLP", "torch.nn.Linear on all neurons", marks("......"), False, of_torch(fully_connected, "MLP")),
     TableRow("Attention", "Global", marks("..x.xx"), False, of_mixer(lambda s: Global(heads=s.heads), "Attention")),
@@ -166,8 +195,12 @@ ROWS = [
 OTHERS = [
     TableRow("I-D-DW-Conv.", 'DepthWise(dynamics="inhomogeneous")', None, False,
         of_mixer(depthwise("inhomogeneous"), "I-D-DW-Conv.")),
+    TableRow("Sep. MLP", "Separable: both halves at once, a Kronecker product", None, False,
+        of_torch(lambda s: Separable(s.channels, s.side**2), "Sep. MLP")),
     TableRow("Sliding attention", "Sliding", None, False,
         of_mixer(lambda s: Sliding(heads=s.heads, window=s.window), "Sliding attention")),
+    TableRow("Static and dynamic attention", "Sliding(static=True)", None, False,
+        of_mixer(lambda s: Sliding(heads=s.heads, window=s.window, static=True), "Static and dynamic attention")),
     TableRow("Shifted windows", "Window(shifted=True)", None, False,
         of_mixer(lambda s: Window(heads=s.heads, window=s.window, shifted=True), "Shifted windows")),
     TableRow("Local MLP, windows share", "LocalMlp(share_positions=True)", None, False,
