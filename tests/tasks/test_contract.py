@@ -347,7 +347,9 @@ def test_every_task_is_tried() -> None:
 
 
 VERBS = [name for name in nearsight.__all__ if name[0].islower() and name not in ("explanation", "models", "parts")]
-COMMANDS = {name: name for name in ("train", "distill", "predict", "explain", "export", "compare", "bench", "convert")}
+COMMANDS = {
+    name: name for name in ("train", "distill", "predict", "explain", "export", "compare", "bench", "convert", "push")
+}
 COMMANDS |= {"eval": "evaluate", "probe": "probe", "models": "describe_models", "app": "launch_app"}
 COMMANDS |= {"data check": "check_data", "weights": "list_pretrained", "weights get": "get_pretrained"}
 # What belongs to a terminal: where printed results go, and how they look.
