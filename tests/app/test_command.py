@@ -11,6 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import nearsight
+from nearsight.app.serve import free_port
 from nearsight.cli.app import app as command
 
 from .conftest import any_port
@@ -56,3 +58,15 @@ def test_it_starts_answers_and_leaves_nothing_behind(tmp_path: Path, ending: sig
             _, said = process.communicate(timeout=60)
     assert f"Nearsight is at http://127.0.0.1:{port}" in said and "Traceback" not in said
     assert not list(tmp_path.glob("nearsight-app-*"))
+
+
+def test_python_serves_the_page_in_a_thread_and_ends_it() -> None:
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    port = any_port()
+    with nearsight.launch_app(["lit_nano"], port=port, block=False) as page:
+        assert page is not None and repr(page) == f"RunningApp('http://127.0.0.1:{port}')"
+        with urllib.request.urlopen(page.url, timeout=20) as found:
+            assert found.status == 200 and b"Nearsight" in found.read()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(page.url, timeout=5)
+    assert free_port("127.0.0.1", port) == port

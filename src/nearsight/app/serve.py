@@ -43,12 +43,12 @@ def launch_app(
         ValueError: A model, the port or the host can't be used, or the packages of `nearsight[app]` are missing.
 
     Example:
+        >>> with launch_app(["lit_nano"], block=False) as page:  # doctest: +SKIP
+        ...     print(page)  # needs nearsight[app]
+        RunningApp('http://127.0.0.1:7860')
         >>> launch_app(host="0.0.0.0")
         Traceback (most recent call last):
         ValueError: --host 0.0.0.0 lets other machines in; give --password as well, or leave --host out to stay on...
-        >>> with launch_app(["lit_nano"], block=False) as page:
-        ...     print(page)
-        RunningApp('http://127.0.0.1:...')
     """
     check_access(host, password)
     sources = offered([os.fspath(run) for run in runs])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import AsJson
+from .options import AsJson, check_folder
 
 if TYPE_CHECKING:
     from ..data.loader import Batch
@@ -48,8 +48,7 @@ def evaluate(
     from ..console import make_console
     from ..evaluation import evaluate as judge
 
-    if out is not None and out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; give the name of a folder.")
+    check_folder("--out", out)
     found = judge(source, data, split=split, batch=batch, workers=workers, device=device, progress=watch("Evaluating"))
     folder = found.save(out)
     if as_json:
@@ -103,8 +102,7 @@ def predict(
     chosen = [name for name, given in (("--csv", csv), ("--jsonl", jsonl), ("--json", as_json)) if given]
     if len(chosen) > 1:
         raise ValueError(f"{' and '.join(chosen)} were given; choose one.")
-    if out is not None and out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; give the name of a folder.")
+    check_folder("--out", out)
     if least is not None:
         print("--least is called --min-score now; the old name will go.", file=sys.stderr)
         min_score = least if min_score is None else min_score

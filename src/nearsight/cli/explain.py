@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import check_folder
+
 if TYPE_CHECKING:
     from ..runs.predictor import Predictor
 
@@ -57,8 +59,7 @@ def explain(
     from ..explanation.methods import METHODS, OVER_MANY, check_methods, each_explanation, file_names
     from ..runs.predictor import load_module
 
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; give the name of a folder.")
+    check_folder("--out", out)
     methods = check_methods(method or (), SCORED if score else [*METHODS, OVER_MANY])
     pixels = [parse_pixel(text) for text in at or ()]
     predictor = load_module(source, seed)

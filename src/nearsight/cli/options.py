@@ -1,6 +1,7 @@
-"""Options that several commands have in common."""
+"""Options that several commands have in common, and how they are read."""
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,3 +31,9 @@ def parse_size(text: str) -> tuple[int, int]:
     if match is None:
         raise ValueError(f"--size {text} is no size; write height and width in pixels like 224x320, or 224 for both.")
     return int(match[1]), int(match[2] or match[1])
+
+
+def check_folder(option: str, folder: Path | None) -> None:
+    """Refuse a file where a folder is to be written, before the work."""
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise ValueError(f"{option} {folder} is a file; give the name of a folder.")

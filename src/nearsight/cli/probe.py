@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import parse_size
+from .options import check_folder, parse_size
 
 if TYPE_CHECKING:
     from ..explanation.probing import ProbeResult
@@ -41,8 +41,7 @@ def probe(
     names = modules or []
     if not names and not tables:
         raise ValueError("Name what is to be probed, such as `nearsight probe window depthwise`, or give --tables.")
-    if draw is not None and draw.exists() and not draw.is_dir():
-        raise ValueError(f"--draw {draw} is a file; give the name of a folder.")
+    check_folder("--draw", draw)
     from ..console import make_console, print_json
     from ..explanation.probing import probe as measure
     from ..explanation.probing.paper import probe_text

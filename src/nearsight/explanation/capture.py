@@ -20,12 +20,12 @@ from timm.models.swin_transformer_v2 import SwinTransformerV2Block
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from ..explanation import adapters_timm as timms
 from ..lattice import Grid
 from ..models.backbone import Block
 from ..ops.attention_matrix import AttentionMatrix
 from ..ops.back_projection import BackProjection, plain_back_projection
 from ..parts.slots import EmbedModule, MergeModule, TokenModule
+from . import adapters_timm as adapters
 
 
 @dataclass(eq=False)
@@ -245,7 +245,7 @@ class Recorder:
                 yield module.register_forward_pre_hook(self.enters_swin)
                 yield module.attn.register_forward_pre_hook(self.attends_in_windows, with_kwargs=True)
                 if (near := part_inside(getattr(module, "near", None))) is not None and module.near.alone:
-                    yield near.register_forward_pre_hook(self.mixes)  # a part of ours in the place of the windows
+                    yield near.register_forward_pre_hook(self.mixes)  # a part of ours instead of the windows
             elif isinstance(module, (PatchMerging, PatchMergingV2)) and not hasattr(module, "part"):
                 yield module.register_forward_hook(self.merged_swin)
             elif isinstance(module, PyramidBlock):
@@ -328,7 +328,7 @@ class Recorder:
 
     def attends(self, module: nn.Module, inputs: Any) -> None:
         tokens, grid = inputs[0].detach(), self.present.grid
-        self.remember(module, lambda: timms.plain_matrix(module, tokens, grid))
+        self.remember(module, lambda: adapters.plain_matrix(module, tokens, grid))
 
     def remember(self, attention: Any, recompute: Callable[[], AttentionMatrix]) -> None:
         """How the present layer is computed again: later, or now if its queries depend on what the model is doing."""
@@ -345,7 +345,7 @@ class Recorder:
         layer = self.present
         pieces = inputs[0].detach()
         mask = options.get("mask", inputs[1] if len(inputs) > 1 else None)
-        self.remember(module, lambda: timms.window_matrix(layer.module, pieces, mask, layer.grid))
+        self.remember(module, lambda: adapters.window_matrix(layer.module, pieces, mask, layer.grid))
 
     def merged_swin(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         fine, coarse = Grid(*inputs[0].shape[1:3]), Grid(*output.shape[1:3])
@@ -368,7 +368,7 @@ class Recorder:
 
     def attends_in_pyramid(self, module: nn.Module, inputs: Any) -> None:
         tokens, grid = inputs[0].detach(), self.present.grid
-        self.remember(module, lambda: timms.pyramid_matrix(module, tokens, grid))
+        self.remember(module, lambda: adapters.pyramid_matrix(module, tokens, grid))
 
 
 def part_inside(module: Any) -> TokenModule | None:
