@@ -1,6 +1,7 @@
 """What is shown in a terminal: how wide, how far, numbers for people."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -50,3 +51,13 @@ def percent(value: float) -> str:
         '98.8 %'
     """
     return f"{100 * value:.1f} %"
+
+
+def percent_or_dash(value: float) -> str:
+    """A fraction for people; a dash for nan, where there is none.
+
+    Example:
+        >>> percent_or_dash(0.5), percent_or_dash(float("nan"))
+        ('50.0 %', '–')
+    """
+    return "–" if math.isnan(value) else percent(value)

@@ -23,7 +23,6 @@ from ..checkpoints.format import load_model, name_in, read_description
 from ..checkpoints.pretrained import has_description
 from ..config.files import parse
 from ..config.recipe import ModelChoice, Recipe
-from ..console import percent
 from ..data.formats import png_bytes
 from ..data.loader import Batch, read_sample
 from ..data.samples import Data, Split
@@ -438,8 +437,3 @@ def stack(rows: Sequence[Image.Image]) -> Image.Image:
         top += row.height
         ImageDraw.Draw(column).line((0, top - 1, column.width, top - 1), fill="#dddddd")
     return column
-
-
-def fraction(value: float) -> str:
-    """A fraction for people; a dash where there is none."""
-    return "–" if np.isnan(value) else percent(float(value))
