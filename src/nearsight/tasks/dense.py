@@ -306,26 +306,20 @@ class DenseTask(Task):
             part = batch._replace(images=batch.images[rows, :, :height, :width], sizes=batch.sizes[rows])
             outputs = model(to_input(part, preprocessing, device), part.sizes)
             for row, output in zip(rows, outputs, strict=True):
-                tall, wide = batch.originals[row].tolist()
-                about: dict[str, Any] = {"image": batch.names[row], "size": (tall, wide), "classes": tuple(classes)}
-                found[row] = self.restore(output, size, (tall, wide), preprocessing, about)
+                original = tuple(batch.originals[row].tolist())
+                about: dict[str, Any] = {"image": batch.names[row], "size": original, "classes": tuple(classes)}
+                found[row] = self.restore(output, size, preprocessing, about)
         return [found[row] for row in range(len(batch.indices))]
 
     @abstractmethod
     def restore(
-        self,
-        output: Any,
-        shown: tuple[int, int],
-        original: tuple[int, int],
-        preprocessing: DensePreprocessing,
-        about: dict[str, Any],
+        self, output: Any, shown: tuple[int, int], preprocessing: DensePreprocessing, about: dict[str, Any]
     ) -> Prediction:
         """What a model says of one image, brought to the pixels of the original.
 
         Args:
             output: Of the model.
             shown: Height and width that the image was shown with.
-            original: Height and width of the image.
             preprocessing: How it was shown.
             about: What every prediction holds: the image, its size and the classes.
         """

@@ -55,14 +55,9 @@ class Detect(DenseTask):
         return "mask-rcnn" if data.masks else "retinanet"
 
     def restore(
-        self,
-        output: Any,
-        shown: tuple[int, int],
-        original: tuple[int, int],
-        preprocessing: DensePreprocessing,
-        about: dict[str, Any],
+        self, output: Any, shown: tuple[int, int], preprocessing: DensePreprocessing, about: dict[str, Any]
     ) -> Detection:
-        found = preprocessing.restore_objects(output, shown, original)
+        found = preprocessing.restore_objects(output, shown, about["size"])
         rles = tuple(found.pop("rles")) if "rles" in found else None
         return Detection(**about, **found, rles=rles)
 

@@ -34,14 +34,9 @@ class Segment(DenseTask):
         return "semantic-fpn"
 
     def restore(
-        self,
-        output: Any,
-        shown: tuple[int, int],
-        original: tuple[int, int],
-        preprocessing: DensePreprocessing,
-        about: dict[str, Any],
+        self, output: Any, shown: tuple[int, int], preprocessing: DensePreprocessing, about: dict[str, Any]
     ) -> Segmentation:
-        return Segmentation(**about, labels=preprocessing.restore_map(output, shown, original))
+        return Segmentation(**about, labels=preprocessing.restore_map(output, shown, about["size"]))
 
     def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "SegmentationMeter":
         return SegmentationMeter(classes)
