@@ -1,6 +1,7 @@
 """What is shown in a terminal: how wide, how far, numbers for people."""
 
 import json
+import math
 import os
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -63,3 +64,13 @@ def first_line(error: BaseException) -> str:
     """
     text = str(error).strip()
     return text.splitlines()[0].rstrip(".") if text else type(error).__name__
+
+
+def percent_or_dash(value: float) -> str:
+    """A fraction for people; a dash for nan, where there is none.
+
+    Example:
+        >>> percent_or_dash(0.5), percent_or_dash(float("nan"))
+        ('50.0 %', '–')
+    """
+    return "–" if math.isnan(value) else percent(value)

@@ -77,8 +77,8 @@ HOSTS = (
 
 
 @dataclass(frozen=True)
-class Pretrained:
-    """Weights of a model of timm in a file.
+class Found:
+    """A file with the weights of a model of timm that is at hand, not read yet.
 
     Attributes:
         model: timm's name of the model.
@@ -87,8 +87,6 @@ class Pretrained:
         source: Where it was found: `named` by the user, the `folder` in `$NEARSIGHT_WEIGHTS`, a `cache` of ours, timm's
             or the hub's, or a fresh `download`.
         licence: Of the weights; `unknown` where nothing tells.
-        sha256: Of the file.
-        bytes: Size of the file.
     """
 
     model: str
@@ -96,13 +94,29 @@ class Pretrained:
     path: Path
     source: Source
     licence: str
-    sha256: str
-    bytes: int
 
     @property
     def name(self) -> str:
         """timm's name of the weights: the model, and the tag where it is known."""
         return full_name(self.model, self.tag)
+
+    def measured(self) -> "Pretrained":
+        """The same with size and hash."""
+        size = self.path.stat().st_size
+        return Pretrained(self.model, self.tag, self.path, self.source, self.licence, sha256_of(self.path), size)
+
+
+@dataclass(frozen=True)
+class Pretrained(Found):
+    """Weights of a model of timm in a file that was read.
+
+    Attributes:
+        sha256: Of the file.
+        bytes: Size of the file.
+    """
+
+    sha256: str
+    bytes: int
 
     def to_dict(self) -> dict[str, Any]:
         """What it is and where, as values that JSON knows."""
@@ -121,22 +135,6 @@ class Pretrained:
             "takes fewer images and less time than from scratch; --weights none starts from scratch, --weights FILE "
             "from others."
         )
-
-
-@dataclass(frozen=True)
-class Found:
-    """A file of weights that is at hand, not read yet."""
-
-    model: str
-    tag: str | None
-    path: Path
-    source: Source
-    licence: str
-
-    def measured(self) -> Pretrained:
-        """The same with size and hash."""
-        size = self.path.stat().st_size
-        return Pretrained(self.model, self.tag, self.path, self.source, self.licence, sha256_of(self.path), size)
 
 
 def find_pretrained(
@@ -451,9 +449,8 @@ def list_pretrained() -> list[Listed]:
     about = {host.name: host.about for host in HOSTS}
     listed = []
     for found in at_hand():
-        whole = full_name(found.model, found.tag or default_tag(found.model))
-        name, size = full_name(found.model, found.tag), found.path.stat().st_size
-        listed.append(Listed(name, found.licence, size, found.path, found.source, about.get(whole, "")))
+        whole, size = full_name(found.model, found.tag or default_tag(found.model)), found.path.stat().st_size
+        listed.append(Listed(found.name, found.licence, size, found.path, found.source, about.get(whole, "")))
     held = {full_name(found.model, found.tag or default_tag(found.model)) for found in at_hand()}
     return listed + [
         Listed(host.name, host.licence, host.bytes, None, None, host.about) for host in HOSTS if host.name not in held

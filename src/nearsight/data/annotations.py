@@ -122,8 +122,10 @@ class DenseSplit(Split):
         found = AnnotationCheck(np.zeros(len(classes), dtype=np.int64))
         for index in seen.numbers.tolist():
             annotation = self.annotation(index)
-            is_list = isinstance(annotation, Instances)
-            kinds = annotation.labels if is_list else np.unique(annotation[annotation < len(classes)])  # type: ignore[union-attr,call-overload,operator,index]
+            if isinstance(annotation, Instances):
+                kinds = annotation.labels
+            else:
+                kinds = np.unique(annotation[annotation < len(classes)]).astype(np.int64)
             np.add.at(found.counts, kinds, 1)
         return found
 

@@ -34,19 +34,23 @@ def deformable_2x2(nchw: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor |
 
 def deformable_2x2_summed(nchw: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The same function from two operators: every sample is a weighted sum of four cells, and one matrix product."""
-    batch, channels, height, width = nchw.shape
-    rows, columns = offsets.shape[2:]
     dtype = wide(nchw.dtype)
     with without_autocast(nchw.device):
-        cells = nchw.permute(0, 2, 3, 1).reshape(-1, channels).to(dtype)
-        index, fractions = corners(offsets.to(dtype), height, width)
-        first = torch.arange(batch, device=nchw.device).view(-1, 1, 1, 1, 1) * (height * width)  # cell of each image
-        sample = F.embedding_bag(
-            (index + first).view(-1, 4), cells, per_sample_weights=fractions.view(-1, 4), mode="sum"
-        ).view(batch, rows, columns, 4 * channels)
+        sample = sample_cells(nchw, offsets).flatten(3)  # [B, rows, columns, 4C]
         rows_of_weights = weight.to(dtype).permute(0, 2, 3, 1).flatten(1)  # [D, 4C]: a view if they are channels-last
         mixed = F.linear(sample, rows_of_weights, None if bias is None else bias.to(dtype))
     return mixed.permute(0, 3, 1, 2).to(nchw.dtype)
+
+
+def sample_cells(nchw: Tensor, offsets: Tensor) -> Tensor:
+    """Each sample as a weighted sum of four cells: `[B, rows, columns, 4, C]`, in float32 or wider; use no autocast."""
+    batch, channels, height, width = nchw.shape
+    dtype = wide(nchw.dtype)
+    cells = nchw.permute(0, 2, 3, 1).reshape(-1, channels).to(dtype)
+    index, fractions = corners(offsets.to(dtype), height, width)
+    first = torch.arange(batch, device=nchw.device).view(-1, 1, 1, 1, 1) * (height * width)  # cell of each image
+    samples = F.embedding_bag((index + first).view(-1, 4), cells, per_sample_weights=fractions.view(-1, 4), mode="sum")
+    return samples.view(batch, *offsets.shape[2:], 4, channels)
 
 
 def corners(offsets: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:

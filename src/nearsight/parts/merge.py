@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ..lattice import Grid, lattice, missing, pad_to_multiple, sequence
 from ..ops.back_projection import BackProjection
-from ..ops.deform import corners, deformable_2x2, deformable_2x2_reference
-from ..ops.precision import wide, without_autocast
+from ..ops.deform import corners, deformable_2x2, deformable_2x2_reference, sample_cells
+from ..ops.precision import without_autocast
 from .norm import fold_norm
 from .slots import Merge, MergeModule, Pairs, PartModule, Site, register
 
@@ -244,16 +244,9 @@ class CellMover(PartModule):
 def read_summed(nchw: Tensor, offsets: Tensor) -> Tensor:
     """Cells `[B, C, 2h, 2w]` of a map `[B, C, 2h, 2w]`, moved by `offsets` `[B, 8, h, w]`."""
     batch, channels, height, width = nchw.shape
-    rows, columns = offsets.shape[2:]
-    dtype = wide(nchw.dtype)
     with without_autocast(nchw.device):
-        cells = nchw.permute(0, 2, 3, 1).reshape(-1, channels).to(dtype)
-        index, fractions = corners(offsets.to(dtype), height, width)
-        first = torch.arange(batch, device=nchw.device).view(-1, 1, 1, 1, 1) * (height * width)
-        moved = F.embedding_bag(
-            (index + first).view(-1, 4), cells, per_sample_weights=fractions.view(-1, 4), mode="sum"
-        )
-    nhwc = moved.view(batch, rows, columns, 2, 2, channels).transpose(2, 3).reshape(batch, height, width, channels)
+        moved = sample_cells(nchw, offsets)  # [B, h, w, 4, C]
+    nhwc = moved.unflatten(3, (2, 2)).transpose(2, 3).reshape(batch, height, width, channels)
     return nhwc.permute(0, 3, 1, 2).to(nchw.dtype)
 
 

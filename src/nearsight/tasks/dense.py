@@ -23,7 +23,6 @@ from ..checkpoints.format import load_model, name_in, read_description
 from ..checkpoints.pretrained import has_description
 from ..config.files import parse
 from ..config.recipe import ModelChoice, Recipe
-from ..console import percent
 from ..data.formats import png_bytes
 from ..data.loader import Batch, read_sample
 from ..data.samples import Data, Split
@@ -334,26 +333,20 @@ class DenseTask(Task):
             part = batch._replace(images=batch.images[rows, :, :height, :width], sizes=batch.sizes[rows])
             outputs = model(to_input(part, preprocessing, device), part.sizes)
             for row, output in zip(rows, outputs, strict=True):
-                tall, wide = batch.originals[row].tolist()
-                about: dict[str, Any] = {"image": batch.names[row], "size": (tall, wide), "classes": tuple(classes)}
-                found[row] = self.restore(output, size, (tall, wide), preprocessing, about)
+                original = tuple(batch.originals[row].tolist())
+                about: dict[str, Any] = {"image": batch.names[row], "size": original, "classes": tuple(classes)}
+                found[row] = self.restore(output, size, preprocessing, about)
         return [found[row] for row in range(len(batch.indices))]
 
     @abstractmethod
     def restore(
-        self,
-        output: Any,
-        shown: tuple[int, int],
-        original: tuple[int, int],
-        preprocessing: DensePreprocessing,
-        about: dict[str, Any],
+        self, output: Any, shown: tuple[int, int], preprocessing: DensePreprocessing, about: dict[str, Any]
     ) -> Prediction:
         """What a model says of one image, brought to the pixels of the original.
 
         Args:
             output: Of the model.
             shown: Height and width that the image was shown with.
-            original: Height and width of the image.
             preprocessing: How it was shown.
             about: What every prediction holds: the image, its size and the classes.
         """
@@ -465,8 +458,3 @@ def stack(rows: Sequence[Image.Image]) -> Image.Image:
         top += row.height
         ImageDraw.Draw(column).line((0, top - 1, column.width, top - 1), fill="#dddddd")
     return column
-
-
-def fraction(value: float) -> str:
-    """A fraction for people; a dash where there is none."""
-    return "–" if np.isnan(value) else percent(float(value))

@@ -10,14 +10,14 @@ from PIL import Image
 from rich.console import RenderableType
 from rich.text import Text
 
-from ..console import titled
+from ..console import percent_or_dash, titled
 from ..data.instances import Instances
 from ..data.samples import Data
 from ..data.sizes import Sizes, measure_sizes
 from ..data.transforms import DensePreprocessing
 from ..plots.overlays import draw_detections
 from .base import GROUPS, Judged, Meter, Metric, pseudo_values
-from .dense import DenseTask, fraction
+from .dense import DenseTask
 from .detection_metrics import DetectionMetrics, ImageRecord, image_scores, measure_detections
 from .predictions import Detection
 
@@ -58,14 +58,9 @@ class Detect(DenseTask):
         return "mask-rcnn" if data.masks else "retinanet"
 
     def restore(
-        self,
-        output: Any,
-        shown: tuple[int, int],
-        original: tuple[int, int],
-        preprocessing: DensePreprocessing,
-        about: dict[str, Any],
+        self, output: Any, shown: tuple[int, int], preprocessing: DensePreprocessing, about: dict[str, Any]
     ) -> Detection:
-        found = preprocessing.restore_objects(output, shown, original)
+        found = preprocessing.restore_objects(output, shown, about["size"])
         rles = tuple(found.pop("rles")) if "rles" in found else None
         return Detection(**about, **found, rles=rles)
 
@@ -76,11 +71,11 @@ class Detect(DenseTask):
         kinds = judged.metrics.kinds()
         table = titled("metric", *kinds, "meaning")
         for key, (name, meaning) in LINES.items():
-            cells = (fraction(getattr(metrics, key)) for metrics in kinds.values())
+            cells = (percent_or_dash(getattr(metrics, key)) for metrics in kinds.values())
             table.add_row(name, *cells, Text(meaning, style="dim"))
         by_class = titled("AP by class", *kinds)
         for number, name in enumerate(judged.classes):
-            by_class.add_row(Text(name), *(fraction(metrics.classes[number]) for metrics in kinds.values()))
+            by_class.add_row(Text(name), *(percent_or_dash(metrics.classes[number]) for metrics in kinds.values()))
         return [table, Text(), by_class]
 
     def predicted(self, judged: Judged, index: int) -> Detection:

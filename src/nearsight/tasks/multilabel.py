@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from ..config.files import parse
 from ..config.recipe import Recipe
-from ..console import percent, titled
+from ..console import percent, percent_or_dash, titled
 from ..data.labels import shorten
 from ..data.loader import Batch
 from ..data.samples import Data, Split, Subset
@@ -108,9 +108,8 @@ class Multilabel(LabelTask):
         by_class = titled("class", "images", "AP", "precision", "recall", "F1", "from")
         for number, name in enumerate(judged.classes):
             values = (metrics.ap[number], metrics.precision[number], metrics.recall[number], metrics.f1[number])
-            cells = ("–" if np.isnan(value) else percent(float(value)) for value in values)
             least = percent(float(metrics.thresholds[number]))
-            by_class.add_row(short(name), f"{metrics.support[number]:,}", *cells, least)
+            by_class.add_row(short(name), f"{metrics.support[number]:,}", *map(percent_or_dash, values), least)
         return [table, Text(), by_class]
 
     def report_files(self, judged: Judged) -> dict[str, bytes]:

@@ -12,12 +12,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..console import percent, titled
+from ..console import percent, percent_or_dash, titled
 from ..data.samples import Data
 from ..data.transforms import DensePreprocessing
 from ..plots.overlays import draw_segmentation
 from .base import GROUPS, Judged, Meter, Metric, pseudo_values
-from .dense import DenseTask, fraction
+from .dense import DenseTask
 from .predictions import Segmentation
 from .segmentation_metrics import SegmentationMetrics, count_pixels, mean_iou, measure_segmentation
 
@@ -37,14 +37,9 @@ class Segment(DenseTask):
         return "semantic-fpn"
 
     def restore(
-        self,
-        output: Any,
-        shown: tuple[int, int],
-        original: tuple[int, int],
-        preprocessing: DensePreprocessing,
-        about: dict[str, Any],
+        self, output: Any, shown: tuple[int, int], preprocessing: DensePreprocessing, about: dict[str, Any]
     ) -> Segmentation:
-        return Segmentation(**about, labels=preprocessing.restore_map(output, shown, original))
+        return Segmentation(**about, labels=preprocessing.restore_map(output, shown, about["size"]))
 
     def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "SegmentationMeter":
         return SegmentationMeter(classes)
@@ -64,7 +59,7 @@ class Segment(DenseTask):
         pixels = max(int(metrics.pixels.sum()), 1)
         for number, name in enumerate(judged.classes):
             values = (metrics.iou[number], metrics.recall[number], metrics.precision[number])
-            by_class.add_row(Text(name), *map(fraction, values), percent(metrics.pixels[number] / pixels))
+            by_class.add_row(Text(name), *map(percent_or_dash, values), percent(metrics.pixels[number] / pixels))
         return [table, Text(), by_class]
 
     def draw_annotation(self, image: Image.Image, annotation: Any, classes: Sequence[str]) -> Image.Image:
