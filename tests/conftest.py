@@ -1,6 +1,7 @@
 """Settings of all tests, and the command line as a fixture."""
 
 import atexit
+import gc
 import logging
 import os
 import shutil
@@ -37,6 +38,17 @@ torch.set_num_threads(int(os.environ.get("NEARSIGHT_TEST_THREADS", "1")))
 trace = logging.getLogger(f"{torch.__name__}.__trace")
 trace.handlers.clear()
 trace.propagate = False
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the collector of garbage need not look at half a million objects again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let go of it at the end, as every program does."""
+    gc.unfreeze()
 
 
 class Clock:

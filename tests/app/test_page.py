@@ -105,7 +105,7 @@ def test_the_figure_is_downloaded(open_page: Open) -> None:
         assert figure.format == "PNG" and figure.width > 800
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_a_phone_shows_it_whole(open_page: Open, scheme: str) -> None:
     page = open_page(390, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

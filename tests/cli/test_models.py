@@ -18,7 +18,13 @@ def test_every_model_has_a_row() -> None:
     assert sorted(ROWS) == sorted(MODELS), "run `make catalogue`"
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if sum(stage.depth for stage in MODELS[name].stages) > 12 else name
+        for name in sorted(MODELS)
+    ],
+)
 def test_the_recorded_row_is_the_models(name: str) -> None:
     assert ROWS[name] == summarise(name), "run `make catalogue`"
 

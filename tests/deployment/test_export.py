@@ -96,21 +96,16 @@ def test_a_model_that_answers_otherwise_is_not_shipped(tmp_path: Path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_untrained_model_says_so(tmp_path: Path) -> None:
-    outcome = run("deit_nano", "--format", "pt2", "--out", tmp_path / "out", "--size", "24x32")
+def test_an_untrained_model_says_so_and_replaces_a_bundle_only_by_force(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "preprocess.json").write_text("{}")
+    assert "holds a bundle" in refuse("deit_nano", "--format", "pt2", "--out", tmp_path / "out")
+    outcome = run("deit_nano", "--format", "pt2", "--out", tmp_path / "out", "--size", "24x32", "--force")
     assert outcome.exit_code == 0, outcome.output
     assert "deit_nano with RANDOM weights: it was not trained, 1,000 classes" in outcome.stdout
     assert "two photographs of scikit-learn (china, flower) in 32 pieces" in outcome.stdout
     about = read_bundle(tmp_path / "out")
-    assert (about.weights, about.size, about.labels[-1]) == ("random", (24, 32), "999")
-
-
-def test_a_bundle_is_replaced_only_by_force(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "preprocess.json").write_text("{}")
-    assert "holds a bundle" in refuse("deit_nano", "--format", "pt2", "--out", tmp_path / "out")
-    assert run("deit_nano", "--format", "pt2", "--out", tmp_path / "out", "--force").exit_code == 0
-    assert read_bundle(tmp_path / "out").model == "deit_nano"
+    assert (about.model, about.weights, about.size, about.labels[-1]) == ("deit_nano", "random", (24, 32), "999")
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 

@@ -47,7 +47,7 @@ def try_all(attempt: Try, run: Path, copy: Path, name: str, words: Callable[[Pat
 
 def test_an_edited_description_of_a_model_gets_a_sentence(attempt: Try, run: Path, tmp_path: Path) -> None:
     image = str(run.parent / "image.png")
-    count = try_all(attempt, run, tmp_path / "copy", "model.json", lambda folder: ("predict", str(folder), image), 150)
+    count = try_all(attempt, run, tmp_path / "copy", "model.json", lambda folder: ("predict", str(folder), image), 110)
     assert count > 100
 
 

@@ -1,7 +1,8 @@
 """Which models a contract is tested on, and how they are made.
 
-A test that takes `any_name` runs for every registered model; `nano_name` for the small ones; `small_name` for these and
-one model for each kind of part, at sizes that can be computed in a test.
+A test that takes `any_name` runs for every registered model, one that takes `whole_name`, too, but with those of many
+blocks among the slow tests; `nano_name` stands for the small ones, `small_name` for these and one model for each kind
+of part, at sizes that can be computed in a test.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,13 @@ ONE_OF_A_KIND = [
     "localvit_tnt",
     "swinv2_tiny_life",
 ]
-NAMES = {"any_name": sorted(MODELS), "nano_name": NANO, "small_name": NANO + ONE_OF_A_KIND}
+DEEP = [name for name, spec in MODELS.items() if sum(stage.depth for stage in spec.stages) > 12]
+NAMES = {
+    "any_name": sorted(MODELS),
+    "whole_name": [pytest.param(name, marks=pytest.mark.slow) if name in DEEP else name for name in sorted(MODELS)],
+    "nano_name": NANO,
+    "small_name": NANO + ONE_OF_A_KIND,
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -45,12 +52,12 @@ def make() -> Callable[..., Backbone]:
 
 @pytest.fixture
 def make_short() -> Callable[[str], Backbone]:
-    """A model by its name with the same parts in two blocks a stage at most, and seven classes."""
+    """A model by its name with the same parts in one block a stage, in two where they take turns; seven classes."""
 
     def cut(stage: Stage) -> Stage:
         slots = {slot: getattr(stage, slot) for slot in ("mixer", "ffn", "qkv")}
-        first = {slot: parts[:2] for slot, parts in slots.items() if isinstance(parts, tuple)}
-        return replace(stage, depth=min(stage.depth, 2), **first)
+        turns = {slot: parts[:2] for slot, parts in slots.items() if isinstance(parts, tuple)}
+        return replace(stage, depth=2 if turns else 1, **turns)
 
     def make_model(name: str) -> Backbone:
         torch.manual_seed(0)

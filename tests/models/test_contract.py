@@ -34,11 +34,11 @@ def test_any_size_from_the_stride_up(any_name: str, make_short: Make) -> None:
                 assert features.shape[2:] == (math.ceil(height / stride), math.ceil(width / stride))
 
 
-def test_features_only_gives_what_it_promises(any_name: str) -> None:
+def test_features_only_gives_what_it_promises(whole_name: str) -> None:
     """Channels and strides of the feature maps are those that the spec's stages have, and timm is told so."""
     with torch.device("meta"):
-        model = timm.create_model(any_name, features_only=True).eval()
-        spec = MODELS[any_name]
+        model = timm.create_model(whole_name, features_only=True).eval()
+        spec = MODELS[whole_name]
         size = 3 * spec.strides[-1]
         maps = model(torch.empty(2, 3, size, 2 * size))
     stages = spec.stages if len(spec.stages) > 1 else spec.stages * 3  # of a single stage: the last three blocks
@@ -89,17 +89,17 @@ def test_layer_groups_follow_the_depth(any_name: str, make: Make) -> None:
 # Models small enough to compute with
 
 
-def test_every_parameter_gets_a_finite_gradient(small_name: str, make: Make, stir: Stir, images: Images) -> None:
-    model = stir(make(small_name)).train()
+def test_every_parameter_gets_a_finite_gradient(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
+    model = stir(make_short(small_name)).train()
     logits = model(images(model, *(2 * model.spec.strides[-1] + 1,) * 2))
     (logits * torch.randn_like(logits)).sum().backward()
     without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
     assert not without
 
 
-def test_an_answer_depends_on_its_image_alone(small_name: str, make: Make, stir: Stir, images: Images) -> None:
+def test_an_answer_depends_on_its_image_alone(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
     """In evaluation mode: the same again after other sizes were seen, and the same alone as in a batch."""
-    model = stir(make(small_name)).eval()
+    model = stir(make_short(small_name)).eval()
     stride = model.spec.strides[-1]
     batch = images(model, 2 * stride - 1, stride + 1, batch=3)
     with torch.no_grad():
@@ -111,9 +111,9 @@ def test_an_answer_depends_on_its_image_alone(small_name: str, make: Make, stir:
     assert not torch.allclose(first[0], first[1], rtol=1e-4, atol=1e-4)
 
 
-def test_parts_of_the_forward_pass_add_up(small_name: str, make: Make, stir: Stir, images: Images) -> None:
+def test_parts_of_the_forward_pass_add_up(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
     """`forward` is the head on the features, and `forward_intermediates` passes through the same features."""
-    model = stir(make(small_name)).eval()
+    model = stir(make_short(small_name)).eval()
     pictures = images(model, *(model.spec.strides[-1] + 3,) * 2)
     with torch.no_grad():
         features = model.forward_features(pictures)
@@ -156,8 +156,8 @@ def test_images_of_any_channels(nano_name: str, in_chans: int, make: Make, stir:
     assert model.pretrained_cfg["input_size"][0] == in_chans
 
 
-def test_bfloat16_is_float32_with_fewer_digits(small_name: str, make: Make, stir: Stir, images: Images) -> None:
-    model = stir(make(small_name)).eval()
+def test_bfloat16_is_float32_with_fewer_digits(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
+    model = stir(make_short(small_name)).eval()
     pictures = images(model)
     with torch.no_grad():
         exact = model(pictures)
@@ -181,9 +181,9 @@ def test_a_state_dict_is_the_whole_model(small_name: str, make: Make, stir: Stir
     assert not torch.equal(before, other(pictures))
 
 
-def test_classifiers_come_and_go(small_name: str, make: Make, stir: Stir, images: Images) -> None:
+def test_classifiers_come_and_go(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
     """Another number of classes keeps the features; none gives the pooled features; no pooling gives them all."""
-    model = stir(make(small_name)).eval()
+    model = stir(make_short(small_name)).eval()
     pictures = images(model)
     with torch.no_grad():
         features = model.forward_features(pictures)

@@ -38,17 +38,17 @@ def answers(model: Backbone, size: tuple[int, int]) -> Tensor:
     return model(torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0)))
 
 
-def test_the_same_size_changes_nothing(small_name: str, make: Make) -> None:
-    model = loud(make(small_name))
+def test_the_same_size_changes_nothing(small_name: str, make_short: Make) -> None:
+    model = loud(make_short(small_name))
     before, weights = answers(model, model.img_size), {k: v.clone() for k, v in model.state_dict().items()}
     model.set_input_size(model.img_size)
     assert torch.equal(answers(model, model.img_size), before)
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
 
 
-def test_resizing_once_is_interpolating_in_every_call(small_name: str, make: Make) -> None:
+def test_resizing_once_is_interpolating_in_every_call(small_name: str, make_short: Make) -> None:
     """A larger, non-square size: the resized model answers as the old one did by interpolation at run time."""
-    model = loud(make(small_name))
+    model = loud(make_short(small_name))
     stride = model.spec.strides[-1]
     size = model.img_size[0] + stride, model.img_size[1] + 2 * stride
     expected = answers(model, size)
