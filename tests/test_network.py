@@ -77,24 +77,45 @@ def test_two_commands_talk_to_nobody(words: list[str], tmp_path: Path) -> None:
     assert connections(tmp_path, "-m", "nearsight", *words) == []
 
 
+@pytest.mark.parametrize("package", ["onnxruntime", "openvino"])
+def test_a_runtime_reports_to_nobody(package: str, tmp_path: Path) -> None:
+    pytest.importorskip(package)
+    code = f"import time; from nearsight.runs.runtime import need; need('{package}', 'This'); time.sleep(3)"
+    assert connections(tmp_path, "-c", code) == []
+
+
 COMMANDS: dict[str, list[str]] = {
     "train with workers": ["train", "images.zip", "--model", "deit_nano", *TINY, "--workers", "2"],
     "train a detector": ["train", "shapes?images=12&size=48", *DENSE],
-    "train a segmenter": ["train", "shapes?images=12&size=48", "--task", "segment", *DENSE],
+    "train a segmenter": ["train", "shapes?images=12&size=48", "--task", "segment", *DENSE, "--out", "segmenter"],
+    "train on frozen features": ["train", "digits", "--weights", "run", "--recipe", "frozen", "--limit", "32", "--cpu"],
+    "distill": ["distill", "run", "digits", "--into", "localvit_nano", *TINY, "--out", "student"],
     "train on": ["train", "--resume", "run", "--cpu"],
     "eval": ["eval", "run"],
     "predict": ["predict", "run", "images", "--csv", "out.csv"],
     "explain": ["explain", "run", "images/0.png", "--out", "explained"],
-    "explain --score": ["explain", "run", "digits", "--score", "--limit", "2", "--out", "scored"],
+    "explain --score": [
+        "explain",
+        "segmenter",
+        "shapes?images=4&size=48",
+        "--score",
+        "--limit",
+        "2",
+        "--out",
+        "scored",
+    ],
     "probe": ["probe", "window", "depthwise:kernel=5"],
     "export to onnx": ["export", "run", "--out", "bundle"],
     "export to pt2": ["export", "run", "--out", "program", "--format", "pt2"],
     "export to openvino": ["export", "run", "--out", "vino", "--format", "openvino"],
+    "predict with onnx": ["predict", "bundle", "images"],
+    "predict with openvino": ["predict", "vino", "images"],
+    "eval with onnx": ["eval", "bundle", "digits", "--out", "evaluated"],
     "export in 8 bits": ["export", "run", "--out", "small", "--int8"],
     "bench": ["bench", "deit_nano", "resnet18", "--runtimes", "eager,onnx", "--batch", "1", "--rounds", "2"],
     "compare": ["compare", "digits", "-m", "deit_nano", "--baseline", "lcnet_050", *TINY[1:5], "--set", "batch=16"],
     "models": ["models", "nano"],
-    "models of timm": ["models", "timm/resnet*"],
+    "weights": ["weights"],
     "data check": ["data", "check", "digits"],
     "data make": ["data", "make", "shapes", "shapes", "--images", "8"],
     "convert": ["convert", "released.pth", "ours.safetensors"],

@@ -1,6 +1,7 @@
 """Run the model of a bundle with the one package that it needs: NumPy, Pillow and its runtime, without torch."""
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,13 +37,15 @@ def need(package: str, what: str) -> ModuleType:
     """A package that not everybody has, or a module of it. Every import of a runtime goes through here.
 
     onnxruntime reports what it runs to its makers unless it is told not to before it starts; it is told so here, and
-    who wants its reports sets `ORT_DISABLE_TELEMETRY=0`.
+    who wants its reports sets `ORT_DISABLE_TELEMETRY=0`. OpenVINO does so from its import on if a package for it is
+    there, which it is told is not; who wants its reports imports that package first.
 
     Raises:
         ValueError: It is not installed; with the extra of Nearsight that brings it.
     """
     for name in QUIET:
         os.environ.setdefault(name, "1")
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         return import_module(package)
     except ModuleNotFoundError as error:
