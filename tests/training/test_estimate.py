@@ -90,6 +90,21 @@ def test_images_without_labels_are_no_hindrance(colours: str, tiny: Any) -> None
     assert trial.train(trial.read(), "float32") > 0
 
 
+@pytest.mark.parametrize(
+    ("task", "head"), [("detect", "mask-rcnn"), ("detect", "detr"), ("segment", "semantic-fpn"), ("segment", "upernet")]
+)
+def test_losses_of_dense_heads_are_whole_in_half_the_bits(task: str, head: str) -> None:
+    settings = {"model.head": head, "data.limit": 4, "batch": 4, "dense.min_size": 48, "epochs": 1}
+    trial = TrialSteps(prepare("shapes?images=12&size=48", load_recipe(f"small-{task}", settings)), CPU)
+    batch, losses = trial.read(), []
+    for half in (False, True):
+        torch.manual_seed(0)  # of regions and queries that are drawn
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            losses.append(trial.objective.loss(trial.model.train(), *trial.objective.prepare(batch, 0, 0)).detach())
+    assert losses[1].dtype == torch.float32 and losses[0] != losses[1]
+    assert float(losses[1]) == pytest.approx(float(losses[0]), rel=0.1)
+
+
 @pytest.mark.parametrize(("short", "full"), [("fp32", "float32"), ("bf16", "bfloat16"), ("auto", "auto")])
 def test_short_names_are_understood(short: str, full: str) -> None:
     assert load_recipe("small-data", {"precision": short}).precision == full
