@@ -19,6 +19,7 @@ import io
 import json
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -47,6 +48,7 @@ RUN = re.compile(r"\{run:([^}]+)\}")  # in a command: the folder of another run
 # `make test` and the like, tests in several processes (a few tests alone may have company), and benchmarks.
 PAUSE_FOR = r"\bmake\b.* (test|pytest|drills)|\bpytest\b.* -n *(auto|[1-9])|\bnearsight bench\b"
 POLL = 1.0  # seconds between two looks at what else runs
+NOTE_EVERY = 10.0  # seconds of a core that a kill may leave uncounted
 DIE_WITH_PARENT = 1  # of prctl
 SPLITS = ("train", "val", "test")
 
@@ -255,7 +257,7 @@ class Queue:
         A run that has a line but no folder, as on a new machine, is made again for those that need it.
         """
         with self.claimed(experiment) as is_mine:
-            if not is_mine:
+            if not is_mine or experiment.id in self.failed:
                 return False
             folder = self.folder(experiment.id)
             if (folder / "outcome.json").is_file() and self.line(experiment) is not None:
@@ -284,13 +286,15 @@ class Queue:
                 stderr=log,
                 preexec_fn=follow_parent,
             )
-        is_resting = False
+        is_resting, noted, began = False, 0.0, seconds_of_children()
         try:
             while child.poll() is None:
                 if is_resting != someone_measures(self.pause_for):
                     is_resting = not is_resting
                     child.send_signal(signal.SIGSTOP if is_resting else signal.SIGCONT)
-                write_whole(spent, f"{before + processor_seconds(child.pid):.1f}".encode())
+                if (now := processor_seconds(child.pid)) > noted + NOTE_EVERY:
+                    noted = now
+                    write_whole(spent, f"{before + now:.1f}".encode())
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(POLL)
         finally:
@@ -298,6 +302,7 @@ class Queue:
                 child.send_signal(signal.SIGCONT)
                 child.terminate()
                 child.wait()
+            write_whole(spent, f"{before + seconds_of_children() - began:.1f}".encode())
         if child.returncode:
             last = (folder / "log.txt").read_text(errors="replace").strip().splitlines()[-1:]
             print(f"{experiment.id} failed ({child.returncode}): {' '.join(last)}", file=sys.stderr, flush=True)
@@ -332,10 +337,13 @@ def locked(path: Path, wait: bool) -> Iterator[bool]:
         path.touch()
     handle = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield True
-    except BlockingIOError:
-        yield False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            is_mine = False
+        else:
+            is_mine = True
+        yield is_mine
     finally:
         os.close(handle)
 
@@ -365,6 +373,12 @@ def processor_seconds(process: int) -> float:
     """Seconds that a process has had a core for."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def seconds_of_children() -> float:
+    """Seconds that child processes have had a core for which have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def make_data(queue: Queue, experiment: Experiment) -> Path:

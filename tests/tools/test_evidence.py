@@ -203,9 +203,10 @@ def test_a_question_of_choice_gets_no_test_images(queue: Queue) -> None:
 
 
 def test_a_failure_is_reported_and_the_others_go_on(queue: Queue, capfd: pytest.CaptureFixture[str]) -> None:
-    write_list(queue, {"bad": "1 fail", "good": "1"})
+    write_list(queue, {"needy": "1 {run:try/bad-seed0}", "bad": "1 fail", "good": "1"})
     queue.work()
     assert labels_done(queue) == ["good"] and queue.failed == {"try/bad-seed0"}
+    assert len(starts(queue, "bad")) == 1  # not once more for each that needs it
     assert "try/bad-seed0 failed (1): nearsight: This can't be done." in capfd.readouterr().err
 
 
@@ -268,6 +269,7 @@ def test_differences_are_paired_over_pooled_folds(queue: Queue) -> None:
     assert f"{100 * found.mean:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})" in row
 
 
+@pytest.mark.slow
 def test_photos_are_trained_and_tested_by_folds_with_the_real_library(tmp_path: Path) -> None:
     from PIL import Image
 
