@@ -1,6 +1,7 @@
 """A recipe: everything that decides how a model is trained, as strictly typed values, each with its range."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
@@ -119,11 +120,23 @@ def check_rand_augment(text: str) -> str:
     return text
 
 
+def check_spec(spec: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Refuse a description that no model can be built from."""
+    from ..models.spec import spec_from_json, to_json  # which needs torch
+
+    try:
+        return None if spec is None else to_json(spec_from_json(spec))
+    except (ValueError, TypeError) as error:
+        raise ValueError(str(error).removesuffix(".")) from None
+
+
 class ModelChoice(ConfigBase):
     """Which model to train.
 
     Attributes:
-        name: A model of `nearsight models` or of timm; None lets the size of the images choose.
+        name: A model of `nearsight models` or of timm, or the file of a description (`spec.json` of a search), which is
+            read at once and becomes `spec`; None lets the size of the images choose.
+        spec: Description of a model of your own, which `name` is the label of; None for a model by its name.
         options: Options of `create_model`: parts by slot and their settings; for timm's models their own.
         weights: Where to start from: a file of weights, the folder of a former run, `pretrained` for the model's own
             pretrained weights, which are downloaded if need be, `auto` for those that are at hand, or `none`; another
@@ -139,6 +152,7 @@ class ModelChoice(ConfigBase):
     """
 
     name: str | None = None
+    spec: Annotated[dict[str, Any] | None, AfterValidator(check_spec)] = None
     options: dict[str, Any] = Field(default_factory=dict)
     weights: Annotated[str | None, AfterValidator(lambda given: None if given == "none" else given)] = None
     img_size: int | None = Field(default=None, ge=16, le=2048)
@@ -148,6 +162,26 @@ class ModelChoice(ConfigBase):
     localize: dict[str, Any] = Field(default_factory=dict)
     head: str | None = None
     head_options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def read_spec(cls, settings: Any) -> Any:
+        """Take the description of a model out of the file that is named."""
+        name = settings.get("name") if isinstance(settings, dict) else None
+        if not isinstance(name, str) or not name.endswith(".json"):
+            return settings
+        from ..models.spec import read_spec, to_json  # which needs torch
+
+        try:
+            return {**settings, "name": Path(name).stem, "spec": to_json(read_spec(name))}
+        except ValueError as error:
+            raise ValueError(str(error).removesuffix(".")) from None
+
+    def described(self) -> Any:
+        """The `BackboneSpec` of a model of your own; None for a model by its name."""
+        from ..models.spec import spec_from_json
+
+        return None if self.spec is None else spec_from_json(self.spec)
 
 
 class DataUse(ConfigBase):
@@ -159,6 +193,7 @@ class DataUse(ConfigBase):
         workers: Processes that read images; None follows the machine and the data.
         max_bad: Fraction of unreadable images beyond which training stops; three end no run unless it is 0.
         split_seed: Seed of the validation split and of `limit`; the run's seed does not change them.
+        test: Look at the test images in the end; off while settings or models are still being chosen.
     """
 
     val_fraction: float = Field(default=0.1, gt=0, le=0.5)
@@ -166,6 +201,7 @@ class DataUse(ConfigBase):
     workers: int | None = Field(default=None, ge=0, le=256)
     max_bad: float = Field(default=0.01, ge=0, le=1)
     split_seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
+    test: bool = True
 
 
 class Augment(ConfigBase):

@@ -123,6 +123,8 @@ def choose_model(recipe: Recipe, side: int) -> dict[str, Any]:
     if model.weights is not None:
         return {}
     size = model.img_size or choose_size(side)
+    if model.spec is not None:  # its strides are what it was made with
+        return {"img_size": size}
     name = model.name or next(name for limit, name in MODEL_BY_SIZE if size <= limit)
     return {"name": name, "img_size": size, "patch_size": model.patch_size or choose_patch(name, size, model.options)}
 
