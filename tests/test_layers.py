@@ -27,6 +27,7 @@ LAYERS = (
     ("runs",),
     ("features",),
     ("training",),
+    ("searching",),
     ("deployment",),
     ("evaluation", "explanation"),
     ("prediction",),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .prediction import predict
     from .retrofit.localize import localize
     from .runs.predictor import load, save
+    from .searching.search import search
     from .training import load_recipe, run_training
     from .training.distill import distill
     from .training.train import train
@@ -59,6 +60,7 @@ __all__ = [
     "run_training",
     "save",
     "score",
+    "search",
     "train",
 ]
 
@@ -86,6 +88,7 @@ _HOME = {
     "probe": "explanation.probing",
     "save": "runs.predictor",
     "score": "explanation.faithfulness",
+    "search": "searching.search",
     "train": "training.train",
 }
 _SUBMODULES = ("explanation", "models", "parts")

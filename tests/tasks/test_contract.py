@@ -348,7 +348,8 @@ def test_every_task_is_tried() -> None:
 
 VERBS = [name for name in nearsight.__all__ if name[0].islower() and name not in ("explanation", "models", "parts")]
 COMMANDS = {"eval": "evaluate"} | {
-    name: name for name in ("train", "distill", "predict", "explain", "export", "compare", "bench", "convert", "probe")
+    name: name
+    for name in ("train", "distill", "predict", "explain", "export", "compare", "search", "bench", "convert", "probe")
 }
 # What belongs to a terminal: where printed results go, and how they look.
 PRINTED = {"as_json", "json", "csv", "jsonl", "plot", "force", "quiet"}

@@ -26,6 +26,7 @@ from .matrix import matrix
 from .models import models
 from .probe import probe
 from .reproduce import reproduce
+from .search import search
 from .train import train
 from .weights import weights_app
 
@@ -50,6 +51,7 @@ app.command()(probe)
 app.command("app")(open_app)
 app.command()(export)
 app.command()(compare)
+app.command()(search)
 app.command()(bench)
 app.command()(models)
 app.command()(convert)
