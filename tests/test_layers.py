@@ -27,6 +27,7 @@ LAYERS = (
     ("runs",),
     ("features", "sharing"),
     ("training",),
+    ("searching",),
     ("deployment",),
     ("evaluation", "explanation"),
     ("prediction",),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .prediction import predict
     from .retrofit.localize import localize
     from .runs.predictor import load, save
+    from .searching.search import search
     from .sharing import push
     from .training import load_recipe, run_training
     from .training.distill import distill
@@ -70,6 +71,7 @@ __all__ = [
     "run_training",
     "save",
     "score",
+    "search",
     "train",
 ]
 
@@ -103,6 +105,7 @@ _HOME = {
     "push": "sharing",
     "save": "runs.predictor",
     "score": "explanation.faithfulness",
+    "search": "searching.search",
     "train": "training.train",
 }
 _SUBMODULES = ("explanation", "models", "parts")

@@ -10,7 +10,8 @@ from torch import nn
 
 from .models import MODELS
 from .models.options import OF_BACKBONE
-from .models.registry import create_from_spec
+from .models.registry import create_from_spec, describe
+from .models.spec import BackboneSpec, read_spec
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -34,9 +35,10 @@ def create_model(
     in_chans: int | None = None,
     num_classes: int | None = None,
     weights: str | PathLike[str] | None = None,
+    spec: BackboneSpec | str | PathLike[str] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """Create a model by name, or from a converted weight file, with other parts and settings where asked for.
+    """Create a model by name, from a spec or a converted weight file, with other parts and settings where asked for.
 
     Args:
         name: One of `list_models()`. Not needed when `weights` is given: the file knows its model.
@@ -46,6 +48,8 @@ def create_model(
         in_chans: Channels of the images; None takes 3, or what the weights were made for.
         num_classes: Outputs of the head, 0 for none; None takes 1000, or what the weights were made for.
         weights: File written by `nearsight.convert`.
+        spec: A model of your own in place of a name: a `BackboneSpec`, or a file of its description (`spec.json` of
+            `nearsight.search`).
         **options: Parts by slot (`embed`, `qkv`, `mixer`, `ffn`, `merge`), fields of the parts (`gamma`, `kernels`,
             `window`, ...) and what timm's models take (`drop_rate`, `drop_path_rate`, `features_only`, ...).
 
@@ -67,6 +71,8 @@ def create_model(
     options = {key: "none" if value is None and key not in OF_BACKBONE else value for key, value in options.items()}
     if patch_size is not None:
         options["patch_size"] = patch_size
+    if weights is not None and spec is not None:
+        raise ValueError("create_model() was given weights, whose file knows its model, and a spec; leave one out.")
     if weights is not None:
         from .checkpoints import load_model
         from .checkpoints.format import read_description
@@ -77,11 +83,19 @@ def create_model(
             other = description["name"] or "a model without a registered name"
             raise ValueError(f"{path} holds the weights of {other}, not of {name}; leave the name out.")
         return load_model(path, description, num_classes=num_classes, img_size=img_size, in_chans=in_chans, **options)
-    if name is None:
-        raise ValueError("create_model() was given neither a name nor weights; list_models() has the names.")
+    if spec is not None:
+        if name is not None:
+            raise ValueError(f"create_model() was given the name {name!r} and a spec; leave one of them out.")
+        name = "model" if isinstance(spec, BackboneSpec) else Path(spec).stem
+        value = spec if isinstance(spec, BackboneSpec) else read_spec(spec)
+        options.setdefault("pretrained_cfg", describe(value))  # timm knows none by that name
+    elif name is None:
+        raise ValueError("create_model() was given neither a name, a spec nor weights; list_models() has the names.")
+    else:
+        value = MODELS[name]
     return create_from_spec(
         name,
-        MODELS[name],
+        value,
         img_size=img_size,
         in_chans=3 if in_chans is None else in_chans,
         num_classes=1000 if num_classes is None else num_classes,

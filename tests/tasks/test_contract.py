@@ -348,7 +348,8 @@ def test_every_task_is_tried() -> None:
 
 VERBS = [name for name in nearsight.__all__ if name[0].islower() and name not in ("explanation", "models", "parts")]
 COMMANDS = {
-    name: name for name in ("train", "distill", "predict", "explain", "export", "compare", "bench", "convert", "push")
+    name: name
+    for name in ("train", "distill", "predict", "explain", "export", "push", "compare", "search", "bench", "convert")
 }
 COMMANDS |= {"eval": "evaluate", "probe": "probe", "models": "describe_models", "app": "launch_app"}
 COMMANDS |= {"data check": "check_data", "weights": "list_pretrained", "weights get": "get_pretrained"}

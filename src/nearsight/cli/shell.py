@@ -23,6 +23,7 @@ from .models import models
 from .probe import probe
 from .push import push
 from .reproduce import reproduce
+from .search import search
 from .train import distill, train
 from .weights import convert, weights_app
 
@@ -48,6 +49,7 @@ app.command("app")(open_app)
 app.command()(export)
 app.command()(push)
 app.command()(compare)
+app.command()(search)
 app.command()(bench)
 app.command()(models)
 app.command()(convert)

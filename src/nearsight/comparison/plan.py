@@ -15,11 +15,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 
 from ..atomic import write_whole
-from ..config.candidates import Candidate
+from ..config.candidates import Candidate, is_ours
 from ..config.files import load_recipe, parse_changes
 from ..config.recipe import LARGEST_SEED, Recipe
 from ..data import Data
-from ..models import MODELS
+from ..models import MODELS, Backbone
 from ..models.counting import count
 from ..runs.run import PREDICTIONS, Run, first_difference
 from ..tasks import get_task
@@ -53,7 +53,7 @@ class Shared(BaseModel):
 
     def changes_of(self, name: str) -> list[str]:
         """The changes that apply to a model; the patch size of ours is none of a ConvNet beside them."""
-        ours = name in MODELS
+        ours = is_ours(name)
         return [change for change in self.changes if ours or change.partition("=")[0].strip() != "model.patch_size"]
 
 
@@ -331,7 +331,7 @@ def is_convnet(name: str, model: nn.Module) -> bool:
         >>> [is_convnet(name, timm.create_model(name)) for name in ("resnet18", "deit_tiny_patch16_224")]
         [True, False]
     """
-    if name in MODELS:
+    if name in MODELS or any(isinstance(module, Backbone) for module in model.modules()):
         return False
     kinds = {type(module).__name__ for module in model.modules()}
     attends = any("Attention" in kind or "MultiQuery" in kind for kind in kinds)

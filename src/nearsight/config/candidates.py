@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 # Of a recipe's model; the rest goes to the model's maker.
@@ -31,9 +32,7 @@ class Candidate:
 
         timm's models get their patch size like any option of theirs, and parts by localizing them.
         """
-        from ..models import MODELS
-
-        ours = self.name in MODELS
+        ours = is_ours(self.name)
         of_choice = {*OF_CHOICE, "patch_size"} if ours else OF_CHOICE
         sections = dict.fromkeys(of_choice, "model") | ({} if ours else dict.fromkeys(OF_LOCALIZE, "model.localize"))
         options = {key: text for key, text in self.options.items() if key != "recipe"}
@@ -52,6 +51,14 @@ class Candidate:
     def __str__(self) -> str:
         options = "".join(f":{key}={text}" for key, text in self.options.items())
         return f"{self.name}{options}"
+
+
+def is_ours(name: str) -> bool:
+    """Whether a model is built from our parts: one of our names, or the file of a description."""
+    from ..models import MODELS
+    from ..models.spec import is_spec_file
+
+    return name in MODELS or is_spec_file(name)
 
 
 def parse_candidates(text: str) -> list[Candidate]:
@@ -94,7 +101,8 @@ def parse_candidate(text: str) -> Candidate:
             raise ValueError(f"{part!r} in {text!r} is not an option; write KEY=VALUE once, such as qkv=life.")
         options[key] = value
     plain = name.removeprefix("timm/")
-    return Candidate(label or plain + "".join(f":{key}={value}" for key, value in options.items()), plain, options)
+    short = Path(plain).stem if plain.endswith(".json") else plain
+    return Candidate(label or short + "".join(f":{key}={value}" for key, value in options.items()), plain, options)
 
 
 def split_outside(text: str, sign: str) -> list[str]:

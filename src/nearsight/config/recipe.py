@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
@@ -141,11 +142,23 @@ def check_rand_augment(text: str) -> str:
     return text
 
 
+def check_spec(spec: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Refuse a description that no model can be built from."""
+    from ..models.spec import spec_from_json, to_json  # which needs torch
+
+    try:
+        return None if spec is None else to_json(spec_from_json(spec))
+    except (ValueError, TypeError) as error:
+        raise ValueError(str(error).removesuffix(".")) from None
+
+
 class ModelChoice(ConfigBase):
     """Which model to train.
 
     Attributes:
-        name: A model of `nearsight models` or of timm; None lets the size of the images choose.
+        name: A model of `nearsight models` or of timm, or the file of a description (`spec.json` of a search), which is
+            read at once and becomes `spec`; None lets the size of the images choose.
+        spec: Description of a model of your own, which `name` is the label of; None for a model by its name.
         options: Options of `create_model`: parts by slot and their settings; for timm's models their own.
         weights: Where to start from: a file of weights, the folder of a former run, `pretrained` for the model's own
             pretrained weights, which are downloaded if need be, `auto` for those that are at hand, or `none`; another
@@ -162,6 +175,7 @@ class ModelChoice(ConfigBase):
     """
 
     name: str | None = None
+    spec: Annotated[dict[str, Any] | None, AfterValidator(check_spec)] = None
     options: dict[str, Any] = Field(default_factory=dict)
     weights: Annotated[str | None, AfterValidator(lambda given: None if given == "none" else given)] = None
     img_size: int | None = Field(default=None, ge=16, le=2048)
@@ -172,6 +186,26 @@ class ModelChoice(ConfigBase):
     head: str | None = None
     head_options: dict[str, Any] = Field(default_factory=dict)
     freeze_stem_norms: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def read_spec(cls, settings: Any) -> Any:
+        """Take the description of a model out of the file that is named."""
+        name = settings.get("name") if isinstance(settings, dict) else None
+        if not isinstance(name, str) or not name.endswith(".json"):
+            return settings
+        from ..models.spec import read_spec, to_json  # which needs torch
+
+        try:
+            return {**settings, "name": Path(name).stem, "spec": to_json(read_spec(name))}
+        except ValueError as error:
+            raise ValueError(str(error).removesuffix(".")) from None
+
+    def described(self) -> Any:
+        """The `BackboneSpec` of a model of your own; None for a model by its name."""
+        from ..models.spec import spec_from_json
+
+        return None if self.spec is None else spec_from_json(self.spec)
 
 
 class DataUse(ConfigBase):
@@ -187,6 +221,7 @@ class DataUse(ConfigBase):
         std: Of red, green and blue, by which images are divided then; None takes the model's.
         whole_up_to: Up to this side of the classifier's input, evaluation shows whole images and `augment.crop: auto`
             pads; above, it shows their middle, and training takes random parts.
+        test: Look at the test images in the end; off while settings or models are still being chosen.
     """
 
     val_fraction: float = Field(default=0.1, gt=0, le=0.5)
@@ -197,6 +232,7 @@ class DataUse(ConfigBase):
     mean: Mean | None = None
     std: Std | None = None
     whole_up_to: int = Field(default=64, ge=0, le=2048)
+    test: bool = True
 
 
 class Augment(ConfigBase):

@@ -1,15 +1,20 @@
 """A model as a value: which part fills each slot of each stage, and how that value is written to and read from JSON."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
+from ..atomic import write_whole
 from ..parts import LinearQkv, Mlp
 from ..parts.norm import Norm
 from ..parts.ranges import Aux, Depth, Epsilon, Pixels, Rate, Width, check_fields
 from ..parts.slots import REGISTERED, Embed, Ffn, Inner, Merge, Mixer, Position, Qkv
 
 MOST_STAGES = 8  # the last map has 1 / 128 of the first one's sides
+LONGEST = 2**22  # bytes of a file with a description; the largest of ours has a hundredth of that
 DEEPEST = 32  # parts inside parts in a description; five are needed
 
 
@@ -256,3 +261,48 @@ def spec_from_json(value: Any) -> BackboneSpec:
         raise ValueError(f"A model description holds {type(spec).__name__} where the spec of the model should be.")
     spec.check()
     return spec
+
+
+def is_spec_file(name: str | PathLike[str]) -> bool:
+    """Whether what stands for a model is the file of a description.
+
+    Example:
+        >>> is_spec_file("runs/search-digits/spec.json"), is_spec_file("deit_nano")
+        (True, False)
+    """
+    return str(name).endswith(".json")
+
+
+def read_spec(path: str | PathLike[str]) -> BackboneSpec:
+    """A whole model from the file of its description, as `write_spec` or `nearsight search` wrote it.
+
+    Raises:
+        ValueError: There is no such file, or it describes no model.
+
+    Example:
+        >>> import tempfile
+        >>> from nearsight.models import MODELS
+        >>> path = Path(tempfile.mkdtemp()) / "mine.json"
+        >>> write_spec(MODELS["lit_nano"], path)
+        >>> read_spec(path) == MODELS["lit_nano"]
+        True
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}; give the description of a model, such as spec.json of a search.")
+    if path.stat().st_size > LONGEST:
+        raise ValueError(f"{path} has {path.stat().st_size:,} bytes, far more than any description of a model.")
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        return spec_from_json(held)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        raise ValueError(
+            f"{path} is not JSON; give the description of a model, such as spec.json of a search."
+        ) from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} describes no model that can be built: {error}") from None
+
+
+def write_spec(spec: BackboneSpec, path: str | PathLike[str]) -> None:
+    """Write the description of a whole model, complete or not at all."""
+    write_whole(path, (json.dumps(to_json(spec), indent=1) + "\n").encode())

@@ -50,6 +50,12 @@ def build_plain(choice: ModelChoice, classes: int) -> Built:
         return build_own(choice, classes, weights)
     if weights is not None and choice.name is None and timm.is_model(held := split_name(weights.stem)[0]):
         choice = choice.model_copy(update={"name": held})  # files of pretrained weights are called after their model
+    if choice.spec is not None:
+        if weights is not None:
+            raise ValueError(
+                f"{weights} does not say which model it is of, so {choice.name} can't take it; train anew."
+            )
+        return build_own(choice, classes, None)
     if choice.name is None:
         raise ValueError("No model was named; give --model, or weights that know their model.")
     if choice.name not in MODELS:
@@ -64,8 +70,10 @@ def build_plain(choice: ModelChoice, classes: int) -> Built:
 def build_own(choice: ModelChoice, classes: int, weights: Path | None) -> Built:
     """A model of ours, new or from a converted file or a former run."""
     name = choice.name if weights is None else held_name(choice, weights)
+    described = choice.described() if weights is None else None
     model = create_model(
-        choice.name if weights is None else None,
+        choice.name if weights is None and described is None else None,
+        spec=described,
         img_size=choice.img_size,
         patch_size=choice.patch_size if weights is None else None,
         num_classes=classes,

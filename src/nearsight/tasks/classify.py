@@ -126,6 +126,8 @@ def choose_model(recipe: Recipe, side: int) -> dict[str, Any]:
     own = max(pair(MODELS[model.name].img_size)) if model.name in MODELS else 0
     if model.img_size is None and LARGEST_BY_ITSELF == size < own <= side:
         size = own  # of large images as much as the model was made for
+    if model.spec is not None:  # its strides are what it was made with
+        return {"img_size": size}
     name = model.name or next(name for limit, name in MODEL_BY_SIZE if size <= limit)
     return {"name": name, "img_size": size, "patch_size": model.patch_size or choose_patch(name, size, model.options)}
 

@@ -117,7 +117,7 @@ def choose_parts(recipe: Recipe, head: str, shorter: int, sizes: Sizes) -> dict[
     if recipe.name.startswith("small-"):
         finest = 4 if shorter >= 96 else 2
         options = {**HEAD_WIDTHS.get(head, {}), **choose_boxes(head, finest, shorter, sizes)}
-        if patch is None and name in MODELS and "patch" not in model.options:
+        if patch is None and model.spec is None and name in MODELS and "patch" not in model.options:
             patch = choose_stride(name, finest, shorter)
     options |= model.head_options
     size = min(shorter, MODEL_SIDE)  # tables of positions are resized to every image
@@ -220,8 +220,8 @@ def backbone_of(choice: ModelChoice, description: dict[str, Any] | None) -> tupl
     name = plain(choice.name or "") or (name_in(description) if description else None)
     if description is not None and description.get("spec") is not None and choice.name is None:
         spec = spec_from_json(description["spec"])
-    elif name in MODELS:
-        spec = apply_options(name, MODELS[name], dict(choice.options))
+    elif name is not None and (choice.spec is not None or name in MODELS):
+        spec = apply_options(name, choice.described() or MODELS[name], dict(choice.options))
     elif not name:
         raise ValueError("No model was named; give --model, or weights that know their model.")
     else:

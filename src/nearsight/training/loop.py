@@ -332,7 +332,8 @@ def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
     This is the only time that a model sees the test images. Without any, the validation images decide a comparison, and
     what the best epoch predicted for them is written.
     """
-    progress, built, run, task, test = session.progress, session.built, session.run, session.task, prepared.data.test
+    progress, built, run, task = session.progress, session.built, session.run, session.task
+    test = prepared.data.test if session.recipe.data.test else None
     session.ema = None
     built.model.load_state_dict(session.checkpoints.weights(progress.best_name))
     if hasattr(built.model, PROJECTION):  # it has served its purpose

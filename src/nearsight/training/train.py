@@ -226,6 +226,8 @@ def choose_start(
         ask: Asks the user; see `find_pretrained`.
     """
     model, scratch = recipe.model, Start(recipe.name, recipe.model.name)
+    if model.spec is not None and model.weights in (None, "auto"):
+        return scratch  # nobody has pretrained it
     tuned = "retrofit" if model.localize else "fine-tune" if recipe.name == "small-data" else recipe.name
     plan = read_plan(run)
     if plan is not None or run.is_begun():
