@@ -29,7 +29,7 @@ LAYERS = (
     ("training",),
     ("deployment",),
     ("evaluation", "explanation"),
-    ("prediction",),
+    ("prediction", "conversion"),
     ("comparison",),
     ("benchmarking", "app"),
     ("cli",),

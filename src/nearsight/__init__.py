@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import explanation, models, parts
     from .benchmarking.measure import bench
-    from .checkpoints import convert, load_official
+    from .checkpoints import load_official
     from .comparison.compare import compare
+    from .conversion import convert
     from .data import open_data
     from .deployment.export import export
     from .evaluation import evaluate
@@ -68,7 +69,7 @@ _HOME = {
     "Grid": "lattice",
     "bench": "benchmarking.measure",
     "compare": "comparison.compare",
-    "convert": "checkpoints",
+    "convert": "conversion",
     "create_model": "factory",
     "distill": "training.distill",
     "evaluate": "evaluation",

@@ -16,11 +16,19 @@ def convert(
     trained_window: Annotated[
         int | None, typer.Option(help="Swin v2: window before fine-tuning with a larger.")
     ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="IMAGENET_DIR",
+            help="Evaluate the converted file on ImageNet's validation images, in a folder for each class.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over files that Nearsight did not write.")] = False,
 ) -> None:
     """Convert a released checkpoint to a safetensors file that knows its model."""
-    from ..checkpoints import convert as convert_file
     from ..checkpoints.format import read_description
+    from ..conversion import convert as convert_file
+    from .evaluate import watch
 
     written = convert_file(
         source,
@@ -30,6 +38,8 @@ def convert(
         channel_attention=channel_attention,
         heads=heads,
         trained_window=trained_window,
+        check=check,
+        progress=watch("Evaluating"),
         force=force,
     )
     about = read_description(written)
