@@ -30,7 +30,7 @@ LAYERS = (
     ("searching",),
     ("deployment",),
     ("evaluation", "explanation"),
-    ("prediction",),
+    ("prediction", "conversion"),
     ("comparison",),
     ("benchmarking", "app"),
     ("cli",),

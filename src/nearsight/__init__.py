@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from .app.serve import launch_app
     from .benchmarking.measure import bench
     from .catalogue import describe_models
-    from .checkpoints import convert, load_official
+    from .checkpoints import load_official
     from .checkpoints.pretrained import get_pretrained, list_pretrained
     from .comparison.compare import compare
+    from .conversion import convert
     from .data import open_data
     from .data.check import check_data
     from .deployment.export import export
@@ -82,7 +83,7 @@ _HOME = {
     "bench": "benchmarking.measure",
     "check_data": "data.check",
     "compare": "comparison.compare",
-    "convert": "checkpoints",
+    "convert": "conversion",
     "create_model": "factory",
     "describe_models": "catalogue",
     "distill": "training.distill",

@@ -198,3 +198,32 @@ def test_spatial_reduction_attends_to_one_key_per_patch_of_tokens(stir, aux, siz
 def test_heads_that_do_not_divide_the_width_are_refused(part, heads):
     with pytest.raises(ValueError, match=f"{heads} heads do not divide a width of 8"):
         part(heads=heads).build(Site(8, Grid(4, 4)), LinearQkv())
+
+
+@pytest.mark.parametrize("side", [1, 3])
+def test_heads_that_each_look_at_one_shift_are_a_convolution(side):
+    """LIT's equations 4 to 6: N_h heads are a convolution of sqrt(N_h) x sqrt(N_h); one head is a linear layer."""
+    grid, heads, width = Grid(6, 7), side**2, 4
+    dim = heads * width
+    module = Global(heads=heads, relative=True).build(Site(dim, grid), LinearQkv(bias=False)).double()
+    shifts = [(row - side // 2, column - side // 2) for row in range(side) for column in range(side)]  # f(h) of eq. 6
+    with torch.no_grad():
+        module.qkv.proj.weight[: 2 * dim] = 0  # no queries and keys: the relative positions decide alone
+        module.proj.bias.zero_()
+        table = torch.zeros(2 * 6 - 1, 2 * 7 - 1, heads, dtype=torch.float64)
+        for head, (down, right) in enumerate(shifts):
+            table[6 - 1 - down, 7 - 1 - right, head] = 1000.0  # the table holds query minus key
+        module.table.copy_(table.flatten(0, 1))
+    values = module.qkv.proj.weight[2 * dim :].view(heads, width, dim)
+    outputs = module.proj.weight.view(dim, heads, width)
+    kernel = torch.zeros(dim, dim, side, side, dtype=torch.float64)
+    for head, (down, right) in enumerate(shifts):  # W^(h) of eq. 6 is W_g(k) of eq. 4
+        kernel[:, :, down + side // 2, right + side // 2] = outputs[:, head] @ values[head]
+    tokens = torch.randn(2, grid.patches, dim, dtype=torch.float64)
+    mixed = module(tokens, grid).transpose(1, 2).unflatten(2, (6, 7))
+    convolved = F.conv2d(tokens.transpose(1, 2).unflatten(2, (6, 7)), kernel, padding=side // 2)
+    inside = (..., slice(side // 2, 6 - side // 2), slice(side // 2, 7 - side // 2))  # where all shifts are on the map
+    torch.testing.assert_close(mixed[inside], convolved[inside])
+    if side == 1:
+        linear = tokens @ (outputs[:, 0] @ values[0]).T  # eq. 5
+        torch.testing.assert_close(module(tokens, grid), linear)

@@ -2,13 +2,17 @@
 
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from timm.data.auto_augment import rand_augment_transform
 
+from nearsight import create_model
+from nearsight.checkpoints import save_model
 from nearsight.config.files import load_recipe, parse_change, recipe_names
 from nearsight.config.recipe import Augment, Recipe
 from nearsight.models import MODELS
+from nearsight.tasks.build import build
 
 IMAGENET = ("deit", "swin", "lit", "dwconv", "lightvit")
 
@@ -21,7 +25,7 @@ def rates(recipe: Recipe) -> tuple[float, float, float]:
 
 
 def test_the_shipped_recipes() -> None:
-    papers = {"deit", "swin", "lightvit", "lit", "dwconv", "life-small", "resnet"}
+    papers = {"deit", "swin", "lightvit", "lit", "dwconv", "dwconv-384", "dwconv-22k", "life-small", "resnet"}
     objects = {"lightvit-detect", "lit-retinanet", "lit-mask-rcnn", "dwconv-detect", "life-detect"}
     regions = {"lit-segment", "dwconv-segment", "life-segment"}
     ours = {"small-data", "small-multilabel", "small-detect", "small-segment", "frozen", "fine-tune", "retrofit"}
@@ -82,6 +86,26 @@ def test_the_offsets_of_lit_learn_at_1e_5_which_is_the_smallest_rate_of_the_rele
 def test_the_lower_rate_of_the_offsets_is_for_imagenet_alone(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.optimizer.offsets == 1 and not recipe.optimizer.offsets_flat
+
+
+@pytest.mark.parametrize(("name", "size", "drop_path"), [("dwconv-384", 384, 0.1), ("dwconv-22k", 224, 0.2)])
+def test_depth_wise_networks_go_on_for_30_epochs_at_1e_5(name: str, size: int, drop_path: float) -> None:
+    recipe, first = load_recipe(name), load_recipe("dwconv")
+    assert (recipe.model.img_size, recipe.model.drop_path, recipe.epochs) == (size, drop_path, 30)
+    assert (rates(recipe)[0], recipe.optimizer.weight_decay, recipe.schedule.kind) == (1e-5, 1e-8, "constant")
+    assert recipe.augment == first.augment  # all else as in the first training
+    assert (recipe.loss, recipe.batch, recipe.optimizer.clip) == (first.loss, first.batch, first.optimizer.clip)
+
+
+def test_kernels_grow_from_7_to_12_with_the_images_of_table_14(tmp_path: Path) -> None:
+    trained = create_model("dwnet_nano", kernel=7, img_size=28, num_classes=3)
+    weights = str(save_model(trained, tmp_path / "trained.safetensors"))
+    changes = {"model.weights": weights, "model.img_size": 48, "model.options.kernel": 12}
+    recipe = load_recipe("dwconv-384", changes)
+    built = build(recipe.model, 3, recipe.data)
+    tensors = built.model.state_dict().items()
+    kernels = {tuple(tensor.shape[-2:]) for name, tensor in tensors if ".mixer." in name and tensor.ndim == 4}
+    assert kernels == {(12, 12)} and built.preprocessing.size == (48, 48)
 
 
 def test_detecting_with_lightvit_is_as_the_paper_says() -> None:

@@ -72,15 +72,20 @@ def convert(
     trained_window: Annotated[
         int | None, typer.Option(help="Swin v2: window before fine-tuning with a larger.")
     ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(metavar="IMAGENET_DIR", help="Evaluate it on ImageNet's validation images (class folders)."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over files that Nearsight did not write.")] = False,
 ) -> None:
     """Convert a released checkpoint to a safetensors file that knows its model."""
     options = locals()
 
-    from ..checkpoints import convert as convert_file
     from ..checkpoints.format import read_description
+    from ..conversion import convert as convert_file
+    from .evaluate import watch
 
-    written = convert_file(**options)
+    written = convert_file(**options, progress=watch("Evaluating"))
     about = read_description(written)
     print(
         f"{source.name} is {about['name'] or 'a model without a registered name'} (family {about['origin']['family']})."

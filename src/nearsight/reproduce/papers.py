@@ -19,7 +19,7 @@ from ..models.spec import BackboneSpec
 from ..parts import BiGate, ConcatMerge, DepthWise, Global, LinearQkv, LocalityFfn, TokensToToken, Window
 from ..parts.slots import Site
 from ..retrofit import localize
-from .published import PublishedRow
+from .published import PublishedRow, published_rows
 from .recipes import (
     NOT_SHIPPED,
     BuildRecipe,
@@ -192,6 +192,52 @@ def plan(row: PublishedRow) -> Plan:
     if row.dense:
         return plan_dense(row)
     return PAPER_PLANS[row.paper](row)
+
+
+@dataclass(frozen=True)
+class PublishedAccuracy:
+    """What a paper prints for a model on ImageNet-1K.
+
+    Attributes:
+        where: Paper, table and row.
+        top1: In percent, as printed.
+        top5: The same; None where there is none.
+    """
+
+    where: str
+    top1: str
+    top5: str | None = None
+
+    def printed(self, name: str) -> str | None:
+        """The figure called `top-1` or `top-5`."""
+        return self.top1 if name == "top-1" else self.top5
+
+
+def published_accuracy(model: str) -> PublishedAccuracy | None:
+    """The accuracy on ImageNet-1K, trained on it alone, that the papers print for one of our models as it is.
+
+    A paper's own row comes before one that it quotes.
+
+    Example:
+        >>> found = published_accuracy("localvit_tiny")
+        >>> found.where, found.top1, found.top5
+        ('localvit, Table 5, LocalViT-T', '74.8', '92.6')
+        >>> published_accuracy("localvit_nano") is None
+        True
+    """
+    rows = [row for row in published_rows() if not row.dense and row.setting.get("init") in (None, "random")]
+    for row in sorted(rows, key=lambda row: not row.own):
+        on_imagenet = str(row.setting.get("dataset", "")).startswith("ImageNet-1K")
+        top1 = row.printed.get("top1_im1k") or (row.printed.get("top1") if on_imagenet else None)
+        if top1 in (None, "-", "–"):
+            continue
+        planned, top5 = plan(row), row.printed.get("top5")
+        if not isinstance(planned, BuildRecipe) or planned.change or planned.spec:
+            continue
+        if planned.model == model and {name for name, _ in planned.options} <= {"num_classes"}:
+            where = f"{row.paper}, {row.table}, {row.name}"
+            return PublishedAccuracy(where, str(top1), None if top5 in ("-", "–") else top5)
+    return None
 
 
 # LocalViT
