@@ -10,10 +10,13 @@ from safetensors.torch import save_file
 
 import nearsight
 from nearsight.comparison import compare as comparing
+from nearsight.comparison import runner
 from nearsight.comparison.compare import pretrained_candidates
-from nearsight.comparison.plan import Shared, make_job
+from nearsight.comparison.plan import Shared, build_candidates, make_job, read_plan
 from nearsight.comparison.report import pretraining
 from nearsight.comparison.results import Difference, ModelResult
+from nearsight.comparison.runner import Slot, epochs_within
+from nearsight.comparison.worker import time_run
 from nearsight.config.candidates import parse_candidates
 from nearsight.interval import Interval
 from nearsight.training import run_training
@@ -50,6 +53,10 @@ def test_a_frozen_and_a_fine_tuned_host_are_compared_by_themselves(
     assert [model.label for model in found.models] == ["deit_nano", "frozen", "fine-tuned"]
     assert not found.failures and [model.runs[0].epochs for model in found.models] == [1, 0, 1]
     assert all(model.seconds for model in found.models)
+    plan = read_plan(tmp_path / "all")
+    assert (
+        plan is not None and [model.precision for model in plan.models] == ["float32"] * 3
+    )  # chosen once for all seeds
     again = nearsight.compare("digits", "deit_nano", out=tmp_path / "all", changes=["batch=20"], **settings)
     assert [model.score for model in again.models] == [model.score for model in found.models]
 
@@ -62,6 +69,19 @@ def test_they_are_added_where_nobody_chose_weights_and_images_have_classes() -> 
     assert pretrained_candidates(parse_candidates("timm/test_vit:weights=auto"), shared, False, True, True) == []
     boxes = shared.model_copy(update={"recipe": "small-detect", "data": "shapes"})
     assert pretrained_candidates(named, boxes, False, True, True) == []
+
+
+def test_the_features_of_a_frozen_host_count_into_a_budget(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared(data="digits", recipe="small-data", img_size=32, limit=40)
+    file = next(weights.iterdir())
+    hosts = parse_candidates(f"frozen=timm/test_vit:weights={file}:recipe=frozen")
+    built, _ = build_candidates(hosts, shared)
+    epoch, around = time_run("digits", built[0].recipe)
+    assert epoch == 0 and around > 0
+    monkeypatch.setattr(runner, "worker_command", lambda *given: ["echo", f"{epoch} {around}"])
+    assert epochs_within(2 * around, built, "digits", [Slot(1)]) == [1]
+    with pytest.raises(ValueError, match=r"A run of frozen with its features takes about .* --scratch-only"):
+        epochs_within(around / 2, built, "digits", [Slot(1)])
 
 
 def result(label: str, score: float, verdict: Any) -> ModelResult:

@@ -89,7 +89,8 @@ def work(run: Run, prepared: Prepared, device: torch.device, quiet: bool) -> Non
             bad |= found[name].bad
             refuse_many_bad(bad, found[name].bad, images, recipe.data.max_bad)
         progress.update(line, description="logistic regression", total=None)
-        targets = targets_of(prepared.train, found["train"])
+        seen = found["train"].indices.tolist()
+        targets = np.array([np.asarray(prepared.train.target(index)) for index in seen]).astype(np.int64)
         weights = class_weights(recipe.loss.class_weights, targets, classes) if targets.ndim == 1 else None
         head = fit_head(
             found["train"].values,
@@ -152,11 +153,6 @@ def judge(
     for index, prediction in zip(found.indices.tolist(), predictions, strict=True):
         meter.records[index] = meter.record(index, prediction, split.target(index))
     return meter
-
-
-def targets_of(split: Split, found: FrozenFeatures) -> Any:
-    """What is to be told of the images: class numbers `[n]`, or rows of labels `[n, K]`."""
-    return np.array([np.asarray(split.target(index)) for index in found.indices.tolist()]).astype(np.int64)
 
 
 def bar(quiet: bool) -> Progress:

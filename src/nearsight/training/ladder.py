@@ -275,7 +275,8 @@ def make_plan(
     side = recipe.model.img_size or fitting_side(prepared)
 
     def cost_at(side: int) -> tuple[Recipe, RunCost]:
-        sized = with_side(prepared.recipe, side)
+        model = prepared.recipe.model.model_copy(update={"img_size": side})
+        sized = prepared.recipe.model_copy(update={"model": model})
         return sized, measure(replace(prepared, recipe=sized), device, preparing)
 
     tuned, cost = cost_at(side)
@@ -336,11 +337,6 @@ def suitable_side(source: str, recipe: Recipe, weights: str, model: str) -> int:
     """Side of the images for pretrained weights of a model, on some data."""
     choice = recipe.model.model_copy(update={"name": model, "weights": weights, "options": {}, "patch_size": None})
     return fitting_side(prepare(source, recipe.model_copy(update={"model": choice})))
-
-
-def with_side(recipe: Recipe, side: int) -> Recipe:
-    """The recipe for images of another side."""
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"img_size": side})})
 
 
 def plan_one(source: str, recipe: Recipe, budget: float | None, cpu: bool = False) -> tuple[Recipe, RunCost, list[str]]:
