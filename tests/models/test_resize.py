@@ -46,9 +46,9 @@ def test_the_same_size_changes_nothing(small_name: str, make_short: Make) -> Non
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
 
 
-def test_resizing_once_is_interpolating_in_every_call(small_name: str, make_short: Make) -> None:
+def test_resizing_once_is_interpolating_in_every_call(small_name: str, make: Make) -> None:
     """A larger, non-square size: the resized model answers as the old one did by interpolation at run time."""
-    model = loud(make_short(small_name))
+    model = loud(make(small_name))
     stride = model.spec.strides[-1]
     size = model.img_size[0] + stride, model.img_size[1] + 2 * stride
     expected = answers(model, size)
