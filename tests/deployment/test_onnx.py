@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from graphs import NANO, OF_EVERY_FAMILY, ONE_OF_A_KIND, batches, relative_difference, small_model, whole_model
 from torch import nn
 
+import nearsight
 from nearsight.deployment.graph import Axes
 from nearsight.deployment.onnx import plainly, to_onnx, write_onnx
 from nearsight.runs.runtime import run_onnx
@@ -140,3 +141,10 @@ def test_transposed_convolutions_are_known_as_they_were_recorded(tmp_path: Path)
     to_onnx(program, ("maps",)).save(tmp_path / "model.onnx")
     found = run_onnx(tmp_path / "model.onnx")(images.numpy())["maps"]
     torch.testing.assert_close(torch.from_numpy(found), model(images).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_file_tells_nothing_of_the_machine_that_wrote_it(tmp_path: Path) -> None:
+    model = small_model("localvit_nano")
+    write_onnx(model, tmp_path / "model.onnx", model.img_size)
+    written = (tmp_path / "model.onnx").read_bytes()
+    assert str(Path(nearsight.__file__).parent).encode() not in written and b"site-packages" not in written

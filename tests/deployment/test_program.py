@@ -1,6 +1,7 @@
 """A program of torch.export gives the model's answers, for any number of images of any size, once written and read."""
 
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import timm
@@ -31,6 +32,7 @@ def check_answers(model: nn.Module, path: Path) -> None:
 def test_one_file_serves_any_number_of_images_of_any_size(name: str, tmp_path: Path) -> None:
     model, path = small_model(name), tmp_path / "model.pt2"
     assert write_program(model, path, model.img_size) == ANY
+    assert {inside.partition("/")[0] for inside in ZipFile(path).namelist()} == {"model"}  # whatever process wrote it
     check_answers(model, path)
 
 

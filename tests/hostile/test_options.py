@@ -20,6 +20,7 @@ LINES: list[tuple[str, ...]] = [
     *((*TRAIN, option, value) for option in ("--epochs", "--batch", "--threads") for value in ("x", "1e99", "9" * 30)),
     (*TRAIN, "--model", ""),
     (*TRAIN, "--model", "../../etc/passwd"),
+    (*TRAIN, "--head", "\udcff"),
     (*TRAIN, "--weights", "/dev/null"),
     (*TRAIN, "--recipe", "/dev/null"),
     (*TRAIN, "--recipe", ""),

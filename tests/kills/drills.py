@@ -349,7 +349,6 @@ def make_subjects(place: Path) -> list[Subject]:
         writing("export a segmenter", 2, "export", runs["segment"], "--out", "{out}/bundle", "--force"),
         comparing("compare classifiers", 3, data["arrays"], "-m", "deit_nano,localvit_nano", "--img-size", "16"),
         comparing("compare segmenters", 1, shapes, "--task", "segment", "-m", "swin_nano", *settings(HEAD)),
-        writing("make shapes", 2, "data", "make", "shapes", "{out}", "--images", "8"),
     ]  # fmt: skip
 
 

@@ -227,3 +227,5 @@ def parse(settings: Mapping[str, Any], origin: str, hint: bool = True) -> Recipe
         return Recipe.model_validate(settings)
     except ValidationError as error:
         raise ValueError(f"{origin}: {explain(error, settings)}") from None
+    except UnicodeEncodeError:
+        raise ValueError(f"{origin}: a text in it is not in UTF-8; write it anew.") from None

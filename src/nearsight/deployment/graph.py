@@ -3,7 +3,6 @@
 The graph is that of `torch.export`. It is a format of its own (`.pt2`), and what `onnx.py` translates.
 """
 
-import os
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from ..atomic import claimed_part
 from ..console import first_line
 
 INPUT = "images"
@@ -172,15 +172,11 @@ def channels(model: nn.Module) -> int:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A name to write to, which becomes `path` when all is written.
+    """A file to write, under its own name since some formats note it inside, which becomes `path` when all is written.
 
     Raises:
         OSError: The folder is not there or can't be written to; raised before any work.
     """
-    part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
-    part.touch()
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with claimed_part(path, folder=True) as folder:
+        yield folder / path.name
+        (folder / path.name).replace(path)

@@ -140,7 +140,10 @@ def boolean(value: bool) -> Any:
 
 
 def tidy(translated: Any) -> None:
-    """Compute once what several blocks compute alike, sizes above all, and drop what nobody reads."""
+    """Compute once what several blocks compute alike, sizes above all, and drop what nobody reads.
+
+    Among that is where in which source file an operation was written, with the paths of the machine that exports.
+    """
     from onnx_ir.passes import common
 
     for step in (
@@ -151,6 +154,8 @@ def tidy(translated: Any) -> None:
         common.RemoveUnusedNodesPass(),
     ):
         translated.model = step(translated.model).model
+    for node in translated.model.graph.all_nodes():
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
 
 
 def name_axes(graph: Any, axes: Axes) -> None:

@@ -258,7 +258,15 @@ def resume_flags(track: Sequence[str], cpu: bool) -> list[str]:
 
 
 def processes() -> int:
-    """Processes that torchrun or accelerate started."""
+    """Processes that torchrun or accelerate started.
+
+    Raises:
+        ValueError: What they set in the environment is no number.
+    """
+    for name in ("WORLD_SIZE", "RANK"):
+        value = os.environ.get(name, "1")
+        if not value.isdecimal() or len(value) > 6:
+            raise ValueError(f"{name}={value} in the environment is no number of processes; unset it.")
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
