@@ -50,7 +50,7 @@ def test_parts_of_two_papers_fill_one_model() -> None:
     ("kind", "sentence", "arguments"),
     [
         (ValueError, "There is no model 'lightvit_tinny'; did you mean 'lightvit_tiny'?", {"name": "lightvit_tinny"}),
-        (ValueError, "neither a name nor weights", {}),
+        (ValueError, "neither a name, a spec nor weights", {}),
         (TypeError, "deit_nano has no option 'gama'", {"name": "deit_nano", "gama": 4}),
         (ValueError, "ffn='localvt' is not known", {"name": "deit_nano", "ffn": "localvt"}),
     ],

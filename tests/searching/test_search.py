@@ -181,6 +181,15 @@ def test_a_budget_that_is_up_ends_in_a_sentence_and_more_goes_on(tmp_path: Path)
     assert len(found.trained) == 1
 
 
+@pytest.mark.slow
+def test_a_budget_that_is_up_in_a_training_leaves_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="The time was up before a first model was trained for 100 epoch"):
+        run(tmp_path / "search", trials=None, budget=15, epochs=900)
+    (training,) = (tmp_path / "search" / "trials").iterdir()
+    assert training.name.endswith("-100") and any((training / "checkpoints").iterdir())
+    assert not (training / "outcome.json").exists()
+
+
 def test_latency_is_measured_beside_the_reference(tmp_path: Path) -> None:
     found = run(tmp_path / "search", macs=None, latency_of="localvit_nano", trials=1, epochs=1)
     assert found.reference is not None and found.reference.parameters == parameters("localvit_nano")

@@ -248,6 +248,7 @@ class Searcher:
 
     def __init__(self, plan: SearchPlan, folder: Path, flag: StopFlag, cpu: bool, quiet: bool):
         self.plan, self.folder, self.flag, self.cpu = plan, folder, flag, cpu
+        self.began = time.monotonic()
         self.console = Console(stderr=True, quiet=quiet, highlight=False, markup=False, soft_wrap=True)
         check_same(folder, plan)
         optuna = import_optuna()
@@ -324,7 +325,7 @@ class Searcher:
 
     def run(self, seconds: float | None, trials: int | None, ablate: bool) -> SearchResult:
         """Try models until time or trials are used up, and write what was found."""
-        self.clock = Clock(seconds, self.study.user_attrs.get("seconds", 0.0), time.monotonic())
+        self.clock = Clock(seconds, self.study.user_attrs.get("seconds", 0.0), self.began)
         self.fraction = 1 - RESERVED if ablate else 1.0
         self.console.print(f"Searching on {self.plan.data} within {self.limit}; in {self.folder}")
         try:
