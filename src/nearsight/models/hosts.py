@@ -35,30 +35,46 @@ def distilled(spec: BackboneSpec) -> BackboneSpec:
     return replace(spec, stages=(replace(spec.stages[0], aux=2), *spec.stages[1:]), distilled=True)
 
 
-def t2t(dim: int, heads: int, depth: int, ratio: float) -> BackboneSpec:
+def t2t(dim: int, heads: int, depth: int, ratio: float, *, patch: int = 16, img_size: int = 224) -> BackboneSpec:
     """T2T-ViT: tokens-to-token embedding, then blocks like DeiT's with a fixed position table."""
     stage = Stage(dim, depth, Global(heads=heads), Mlp(ratio=ratio), LinearQkv(bias=False), aux=1, position=Sinusoid())
-    return BackboneSpec(TokensToToken(), (stage,), "hosts", eps=1e-5)
+    return BackboneSpec(TokensToToken(patch=patch), (stage,), "hosts", eps=1e-5, img_size=img_size)
 
 
-def tnt(dim: int, heads: int, inner: PixelTransformer, *, depth: int = 12) -> BackboneSpec:
+def tnt(
+    dim: int, heads: int, inner: PixelTransformer, *, depth: int = 12, patch: int = 16, img_size: int = 224
+) -> BackboneSpec:
     """TNT: an inner transformer over the pixels of each patch."""
     stage = Stage(dim, depth, Global(heads=heads), Mlp(), LinearQkv(bias=False), aux=1, position=Learned(), inner=inner)
-    return BackboneSpec(PixelEmbed(pixel_dim=inner.dim), (stage,), "hosts", eps=1e-5)
+    embed = PixelEmbed(patch=patch, pixel_dim=inner.dim, pixel_stride=patch // inner.side)
+    return BackboneSpec(embed, (stage,), "hosts", eps=1e-5, img_size=img_size)
 
 
-def pvt(depths: tuple[int, ...], *, reductions: tuple[int, ...] = (8, 4, 2, 1), drop_path: float = 0.1) -> BackboneSpec:
-    """PVT: four stages with spatially reduced keys; a class token joins in the last one."""
+def pvt(
+    depths: tuple[int, ...],
+    *,
+    dims: tuple[int, ...] = (64, 128, 320, 512),
+    heads: tuple[int, ...] = (1, 2, 5, 8),
+    reductions: tuple[int, ...] = (8, 4, 2, 1),
+    ratios: tuple[int, ...] = (8, 8, 4, 4),
+    patch: int = 4,
+    drop_path: float = 0.1,
+    img_size: int = 224,
+) -> BackboneSpec:
+    """PVT: stages with spatially reduced keys; a class token joins in the last one."""
     stages = []
-    rows = zip((64, 128, 320, 512), depths, (1, 2, 5, 8), reductions, (8, 8, 4, 4), strict=True)
-    for index, (dim, depth, heads, ratio, expansion) in enumerate(rows):
-        mixer: Mixer = SpatialReduction(heads=heads, sr_ratio=ratio) if ratio > 1 else Global(heads=heads)
+    rows = zip(dims, depths, heads, reductions, ratios, strict=True)
+    for index, (dim, depth, head, ratio, expansion) in enumerate(rows):
+        mixer: Mixer = SpatialReduction(heads=head, sr_ratio=ratio) if ratio > 1 else Global(heads=head)
         merge = ConvMerge() if index else None
         position = Learned(resize="bilinear")
         stages.append(
-            Stage(dim, depth, mixer, Mlp(ratio=expansion), merge=merge, aux=int(index == 3), position=position)
+            Stage(
+                dim, depth, mixer, Mlp(ratio=expansion), merge=merge, aux=int(index == len(dims) - 1), position=position
+            )
         )
-    return BackboneSpec(Patchify(patch=4, norm=True), tuple(stages), "hosts", drop_path=drop_path)
+    embed = Patchify(patch=patch, norm=True)
+    return BackboneSpec(embed, tuple(stages), "hosts", drop_path=drop_path, img_size=img_size)
 
 
 def swin(
@@ -104,18 +120,24 @@ SPECS = {
     "t2t_vit_7": t2t(256, 4, depth=7, ratio=2),
     "t2t_vit_12": t2t(256, 4, depth=12, ratio=2),
     "t2t_vit_14": t2t(384, 6, depth=14, ratio=3),
+    "t2t_nano": t2t(96, 3, depth=6, ratio=4, patch=4, img_size=32),
     "tnt_tiny": tnt(192, 3, PixelTransformer(dim=12, heads=3)),
     "tnt_small": tnt(384, 6, PixelTransformer(dim=24, heads=4)),
+    "tnt_nano": tnt(96, 3, PixelTransformer(dim=12, heads=3, side=2), depth=6, patch=4, img_size=32),
     "pvt_tiny": pvt((2, 2, 2, 2)),
     "pvt_small": pvt((3, 4, 6, 3)),
     "pvt_medium": pvt((3, 4, 18, 3), drop_path=0.3),
     "pvt_large": pvt((3, 8, 27, 3), drop_path=0.3),
     "pvt_small_msa": pvt((3, 4, 6, 3), reductions=(1, 1, 1, 1)),
+    "pvt_nano": pvt(
+        (2, 2, 2), dims=(36, 72, 144), heads=(1, 2, 4), reductions=(4, 2, 1), ratios=(4, 4, 4), patch=2, img_size=32
+    ),
     "swin_tiny": swin(96, (2, 2, 6, 2), (3, 6, 12, 24)),
     "swin_small": swin(96, (2, 2, 18, 2), (3, 6, 12, 24), drop_path=0.3),
     "swin_base": swin(128, (2, 2, 18, 2), (4, 8, 16, 32), drop_path=0.5),
     "swin_nano": swin(32, (2, 2, 2), (1, 2, 4), window=4, patch=2, drop_path=0.1, img_size=32),
     "swinv2_tiny": swinv2(96, (2, 2, 6, 2), (3, 6, 12, 24), window=8, patch=4, img_size=256),
+    "swinv2_nano": swinv2(36, (2, 2, 2), (3, 6, 12), window=4, patch=2, img_size=32),
 }
 
 register(__name__, SPECS)

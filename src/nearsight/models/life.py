@@ -23,7 +23,7 @@ SPECS = {
     "deit_small_life": with_life(HOSTS["deit_small"]),
     "t2t_vit_12_life": with_life(t2t(252, 4, depth=12, ratio=2)),  # 256 does not divide by three scales
     "swinv2_tiny_life": with_life(HOSTS["swinv2_tiny"]),
-    "deit_nano_life": with_life(HOSTS["deit_nano"]),
+    **{f"{host}_nano_life": with_life(HOSTS[f"{host}_nano"]) for host in ("deit", "t2t", "tnt", "swinv2")},
 }
 
 register(__name__, SPECS)

@@ -38,6 +38,8 @@ SPECS = {
     # Not in the paper, only in the release: 16 squeezed channels.
     "localvit_swin": local("swin_tiny", reduced(4, 24), reduced(4, 48), reduced(4, 96), reduced(4, 192), drop_path=0.1),
     "localvit_nano": local("deit_nano", LocalityFfn()),
+    "localvit_t2t_nano": local("t2t_nano", LocalityFfn(), embed=TokensToToken(patch=4, ffn=TOKEN_FFN)),
+    **{f"localvit_{host}_nano": local(f"{host}_nano", LocalityFfn()) for host in ("tnt", "pvt", "swin", "swinv2")},
 }
 
 register(__name__, SPECS)
