@@ -1,54 +1,11 @@
-"""The provisional family keeps its limits of time, and every contract of a model."""
+"""The provisional family keeps every contract of a model; what it costs is measured by `benchmarks/near_latency.py`."""
 
-import time
-from collections.abc import Iterator
-
-import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import nearsight
-from nearsight.config.recipe import ModelChoice
 from nearsight.models import MODELS, near
 from nearsight.models.spec import from_json, to_json
-from nearsight.tasks.build import build
-
-SMALL = [("near_micro", "test_resnet"), ("near_nano", "localvit_nano")]
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def processor_seconds(models: list[nn.Module], batch: int) -> list[float]:
-    """Of one call of each, taking turns; time in which other processes ran is not counted."""
-    images = torch.randn(batch, 3, 32, 32)
-    seconds: list[list[float]] = [[] for _ in models]
-    with torch.inference_mode():
-        for _ in range(9):
-            for model, noted in zip(models, seconds, strict=True):
-                began = time.thread_time()
-                for _ in range(32 // batch // 4 or 1):
-                    model(images)
-                noted.append(time.thread_time() - began)
-    return [float(np.median(noted)) for noted in seconds]
-
-
-@pytest.mark.parametrize("batch", [1, 32])
-@pytest.mark.parametrize(("name", "reference"), SMALL)
-def test_the_small_ones_take_no_more_time_than_their_reference(
-    name: str, reference: str, batch: int, one_thread: None
-) -> None:
-    patch = 4 if reference in MODELS else None
-    other = build(ModelChoice(name=reference, img_size=32, patch_size=patch), 10).model.eval()
-    own = nearsight.create_model(spec=near.SPECS[name], num_classes=10).eval()
-    mine, its = processor_seconds([own, other], batch)
-    assert mine <= its
 
 
 def test_micro_costs_less_than_nano_and_tiny_less_than_small() -> None:
