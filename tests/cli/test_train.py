@@ -111,8 +111,8 @@ REFUSED = {
     "--threads 0 won't do; give a whole number of at least 1": ["digits", "--threads", "0"],
     "--threads -1 won't do; give a whole number of at least 1": ["--resume", "x", "--threads", "-1"],
     "--threads 100000 won't do; give a whole number of at least 1 and at most": ["digits", "--threads", "100000"],
-    "DATA '' won't do; name the data.": [""],
-    "--model '' won't do; leave it out to have it chosen.": ["digits", "--model", ""],
+    "Word 2 of the command is empty, as a shell variable that is not set; give it a value, or leave it out.": [""],
+    "--model is empty, as a shell variable that is not set; give it a value": ["digits", "--model", ""],
     "--epochs 0 won't do; leave it out to have it chosen.": ["digits", "--epochs", "0"],
     "--epochs -3 won't do; leave it out to have it chosen.": ["digits", "--epochs", "-3"],
     "--batch 0 won't do; leave it out to have it chosen.": ["digits", "--batch", "0"],
@@ -324,7 +324,8 @@ def test_a_run_goes_on_with_its_threads_and_on_its_device(
 def test_threads_that_the_machine_does_not_have_are_not_used_without_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "environment.json").write_text('{"threads": 64}')
+    record = {"threads": 64, "versions": {}} | dict.fromkeys(("command", "begun", "python", "device"), "")
+    (tmp_path / "environment.json").write_text(json.dumps(record))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     use_threads(None, tmp_path)
     assert torch.get_num_threads() == 2

@@ -65,9 +65,9 @@ def refused(type_in: Callable[..., Any]) -> Callable[..., str]:
             "nearsight: Give either --epochs or --budget",
         ),
         (["digits", "-m", "deit_nano", "--epochs", "0"], "--epochs 0 won't do; leave it out to have it chosen."),
-        (["digits", "-m", "deit_nano", "--budget", ""], "--budget '' won't do; leave it out to have it chosen."),
+        (["digits", "-m", "deit_nano", "--budget", ""], "--budget is empty, as a shell variable that is not set;"),
         (["digits", "-m", "deit_nano", "--seeds", "5,5"], "The seed 5 comes twice in 5,5"),
-        (["", "-m", "deit_nano"], "DATA '' won't do; name the data."),
+        (["", "-m", "deit_nano"], "Word 2 of the command is empty, as a shell variable that is not set;"),
         (["--report", "absent"], "results.json is not there; give the folder of a comparison that has ended."),
     ],
 )

@@ -112,7 +112,9 @@ def test_an_untrained_model_says_so_and_replaces_a_bundle_only_by_force(tmp_path
 def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     out = ("--out", tmp_path / "out")
-    assert refuse("deit_nano", "--format", "tflite", *out) == "There is no format 'tflite'; use onnx, pt2, openvino."
+    assert (
+        refuse("deit_nano", "--format", "tflite", *out) == "There is no format 'tflite'; use onnx, openvino, pt2, web."
+    )
     assert "did you mean 'deit_nano'?" in refuse("deit_nan", *out)
     assert "is not there; give the folder of a run" in refuse(tmp_path / "run.safetensors", *out)
     assert "has no finished model" in refuse(tmp_path / "empty", *out)
