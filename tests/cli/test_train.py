@@ -1,6 +1,7 @@
 """`nearsight train` as people type it: flags that reach the recipe, sentences and exit codes."""
 
 import inspect
+import json
 import shlex
 import signal
 from collections.abc import Callable, Iterator

@@ -118,7 +118,9 @@ def test_refusals(tmp_path: Path) -> None:
     assert "did you mean 'deit_nano'?" in refuse("deit_nan", *out)
     assert "is not there; give the folder of a run" in refuse(tmp_path / "run.safetensors", *out)
     assert "has no finished model" in refuse(tmp_path / "empty", *out)
-    assert "--int8 is for the format onnx" in refuse("deit_nano", "--int8", "--format", "openvino", *out)
+    assert "--int8 is for the formats onnx and web, not for" in refuse(
+        "deit_nano", "--int8", "--format", "openvino", *out
+    )
     assert "--int8 needs images like those of the later use" in refuse("deit_nano", "--int8", *out)
     assert "--margin 5 is no fraction" in refuse("deit_nano", "--margin", 5, *out)
     assert "--size 22b is no size" in refuse("deit_nano", "--size", "22b", *out)
