@@ -36,7 +36,7 @@ OFTEN = ("apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-nc-
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedModel:
     """A model that was written for others.
 
     Attributes:
@@ -71,7 +71,7 @@ def push(
     folder: str | os.PathLike[str] | None = None,
     public: bool = False,
     message: str | None = None,
-) -> Shared:
+) -> SharedModel:
     """Share a trained model with a card made from its run.
 
     Args:
@@ -109,13 +109,13 @@ def push(
     if name is None and folder is not None:
         target = Path(folder)
         written = write_repository(predictor, target, licence, None)
-        return Shared(None, None, target, sizes(target), written)
+        return SharedModel(None, None, target, sizes(target), written)
     assert name is not None
     with tempfile.TemporaryDirectory(prefix="nearsight-push-") as scratch:
         target = Path(folder) if folder is not None else Path(scratch) / "model"
         for_timm = write_repository(predictor, target, licence, name)
         url = upload(target, name, public, message or f"Add {predictor.name}, trained with Nearsight {__version__}")
-        return Shared(name, url, target if folder is not None else None, sizes(target), for_timm)
+        return SharedModel(name, url, target if folder is not None else None, sizes(target), for_timm)
 
 
 def sizes(folder: Path) -> dict[str, int]:

@@ -203,12 +203,12 @@ def parameters(name: str) -> int:
 
 
 def test_the_front_keeps_what_nothing_beats() -> None:
-    from nearsight.searching.limits import Cost
+    from nearsight.searching.limits import TrialCost
 
     spec = draw(Smallest(), 32, 1e-3).spec
 
     def tried(number: int, ms: float, score: float, epochs: int = 9) -> Tried:
-        return Tried(number, spec, 1e-3, Cost(1, 1, {1: ms, 32: ms}, 0.5), {epochs: score})
+        return Tried(number, spec, 1e-3, TrialCost(1, 1, {1: ms, 32: ms}, 0.5), {epochs: score})
 
     every = (tried(0, 3, 0.5), tried(1, 1, 0.4), tried(2, 2, 0.3), tried(3, 1, 0.2), tried(4, 1, 0.9, epochs=3))
     result = SearchResult(every[0], every, (), "", None, (3, 9), 1.0, "digits", Path())

@@ -40,13 +40,13 @@ def search(
     """Search for the parts that learn DATA best within a limit of latency; the same command goes on after a stop."""
     options = locals()
 
-    from ..searching.search import Stopped
+    from ..searching.search import SearchStopped
     from ..searching.search import search as run
     from ..searching.space import summarise
 
     try:
         found = run(**options)
-    except Stopped as stop:
+    except SearchStopped as stop:
         command = shlex.join(["nearsight", *sys.argv[1:]])
         print(f"nearsight: Stopped; nothing is lost. Go on with the same command: {command}", file=sys.stderr)
         raise typer.Exit(128 + stop.number) from None

@@ -17,7 +17,7 @@ UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
 @dataclass(frozen=True)
-class Cost:
+class TrialCost:
     """What a model costs.
 
     Attributes:
@@ -43,7 +43,7 @@ class Cost:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Cost":
+    def from_dict(cls, values: dict[str, Any]) -> "TrialCost":
         """What `to_dict` gave, also through JSON, where keys are texts."""
         return cls(**{**values, "ms": {int(batch): ms for batch, ms in values["ms"].items()}})
 
@@ -77,7 +77,7 @@ class Limit:
         self.size, self.device, self.name, self.ms, self.macs = size, device, name, ms, macs
         self.reference = None if reference is None else reference.eval().to(device)
         self.images = {batch: torch.randn(batch, 3, *size, device=device) for batch in BATCHES}
-        self.reference_cost: Cost | None = None
+        self.reference_cost: TrialCost | None = None
         if self.reference is not None:
             self.reference_cost = self.measure(self.reference)
 
@@ -87,14 +87,14 @@ class Limit:
             return f"the latency of {self.name} ({times} image(s))"
         return f"{self.ms:g} ms an image" if self.ms is not None else f"{(self.macs or 0) / 1e6:g} M multiply-adds"
 
-    def measure(self, model: nn.Module) -> Cost:
+    def measure(self, model: nn.Module) -> TrialCost:
         """What a model costs; one that is far too slow is measured roughly."""
         model = model.eval().to(self.device)
         cost = count(model, self.size)
         models: dict[str, nn.Module] = {"it": model}
         if self.reference is not None and model is not self.reference:
             models["reference"] = self.reference
-        found = Cost(cost.parameters, cost.macs, {}, 0.0)
+        found = TrialCost(cost.parameters, cost.macs, {}, 0.0)
         for rounds in (FEW, ROUNDS):
             seconds = self.time(models, rounds)
             if rounds == FEW:  # whatever else the machine did in one of them must not count
@@ -108,7 +108,7 @@ class Limit:
                 fraction = ms[1] / self.ms
             else:
                 fraction = cost.macs / self.macs if self.macs else 1.0
-            found = Cost(cost.parameters, cost.macs, ms, fraction)
+            found = TrialCost(cost.parameters, cost.macs, ms, fraction)
             if fraction > FAR or self.macs:
                 break
         return found

@@ -10,7 +10,7 @@ from ..models.spec import BackboneSpec, to_json
 from ..plots.style import COLOURS, LINE, SMALL, SOFT, figure, tidy, to_png, write
 from ..runs.run import as_json
 from ..training.progress import duration
-from .limits import Cost
+from .limits import TrialCost
 from .space import SLOTS, summarise
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Tried:
     number: int
     spec: BackboneSpec
     lr: float
-    cost: Cost
+    cost: TrialCost
     scores: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -70,7 +70,7 @@ class Ablated:
 
     slot: str
     score: float
-    cost: Cost
+    cost: TrialCost
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class SearchResult:
     trials: tuple[Tried, ...]
     ablated: tuple[Ablated, ...]
     limit: str
-    reference: Cost | None
+    reference: TrialCost | None
     rungs: tuple[int, ...]
     seconds: float
     data: str

@@ -39,7 +39,7 @@ from ..training.progress import duration
 from ..training.session import Prepared, prepare
 from ..training.signals import Interrupted, StopFlag, listening
 from ..training.train import default_recipe, refuse_nothing
-from .limits import Cost, Limit, parse_macs
+from .limits import Limit, TrialCost, parse_macs
 from .report import Ablated, SearchResult, Tried, write_report
 from .space import Smallest, draw, plain_forms, summarise
 
@@ -54,7 +54,7 @@ RESERVED = 0.25  # fraction of a budget that is kept for the ablation
 REJECTIONS = 300  # in a row, after which no model is expected to keep the limit
 
 
-class Stopped(Exception):
+class SearchStopped(Exception):
     """A signal ended the search; the same call goes on where it stopped.
 
     Attributes:
@@ -131,7 +131,7 @@ def search(
 
     Raises:
         ValueError: Something can't be done, such as a limit that no model keeps; in one sentence.
-        Stopped: A signal came; the same call goes on.
+        SearchStopped: A signal came; the same call goes on.
 
     Example:
         >>> import tempfile, nearsight
@@ -269,7 +269,7 @@ class Searcher:
         if self.limit.reference_cost is not None:  # milliseconds stay comparable with those of an earlier process
             first = self.study.user_attrs.get("reference") or self.limit.reference_cost.to_dict()
             self.study.set_user_attr("reference", first)
-            self.limit.reference_cost = Cost.from_dict(first)
+            self.limit.reference_cost = TrialCost.from_dict(first)
 
     def recipe(self, spec: BackboneSpec | None = None, **changes: Any) -> Recipe:
         """The recipe of a training, without looking at test images."""
@@ -300,7 +300,7 @@ class Searcher:
         with torch.random.fork_rng(devices=[]):
             return create_model(spec=spec, img_size=self.img_size, num_classes=len(self.prepared.data.classes))
 
-    def refusal(self, fastest: Cost) -> str:
+    def refusal(self, fastest: TrialCost) -> str:
         """The sentence for a limit that nothing keeps."""
         over = f"{fastest.fraction:.2f} times the limit"
         return (
@@ -376,7 +376,7 @@ class Searcher:
         if left is not None and left <= 0:
             raise TimeUp
         if self.flag.number:
-            raise Stopped(self.flag.number)
+            raise SearchStopped(self.flag.number)
 
     def next_trial(self) -> "Trial":
         """The trial that a kill interrupted, or a new one; what is drawn follows from the seed, its number and before.
@@ -398,7 +398,7 @@ class Searcher:
             trial.set_user_attr("spec", to_json(drawn.spec))
             trial.set_constraint("limit", cost.fraction - 1)  # above 0: what is drawn next keeps away from it
             trial.set_user_attr("cost", cost.to_dict())
-        cost = Cost.from_dict(trial.user_attrs["cost"])
+        cost = TrialCost.from_dict(trial.user_attrs["cost"])
         if cost.fraction < self.fastest.fraction:
             self.fastest = cost
         if not cost.fits:
@@ -424,7 +424,7 @@ class Searcher:
 
         Raises:
             TimeUp: The budget was used up; the run has a checkpoint.
-            Stopped: A signal came; the run has a checkpoint.
+            SearchStopped: A signal came; the run has a checkpoint.
         """
         self.check_time()
         left = self.clock.left(self.fraction)
@@ -433,7 +433,7 @@ class Searcher:
             try:
                 outcome = run_training(self.plan.data, recipe, folder, quiet=True, cpu=self.cpu)
             except Interrupted as stop:
-                raise (TimeUp() if rung.is_set() else Stopped(stop.number)) from None
+                raise (TimeUp() if rung.is_set() else SearchStopped(stop.number)) from None
             finally:
                 if rung.is_set():
                     self.flag.number = 0  # it may have rung before the training listened
@@ -473,7 +473,7 @@ class Searcher:
                 continue
             scores = {self.rungs[i]: trial.intermediate_values.get(FACTOR**i) for i in range(len(self.rungs))}
             known = {epochs: score for epochs, score in scores.items() if score is not None}
-            spec, cost = spec_from_json(trial.user_attrs["spec"]), Cost.from_dict(trial.user_attrs["cost"])
+            spec, cost = spec_from_json(trial.user_attrs["spec"]), TrialCost.from_dict(trial.user_attrs["cost"])
             found.append(Tried(trial.number, spec, trial.params["lr"], cost, known))
         return tuple(found)
 

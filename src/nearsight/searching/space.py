@@ -93,7 +93,7 @@ class Smallest:
 
 
 @dataclass(frozen=True)
-class Draw:
+class DrawnModel:
     """A model that is tried.
 
     Attributes:
@@ -116,7 +116,7 @@ def patches_for(img_size: int) -> tuple[int, ...]:
     return fitting or PATCHES[-1:]
 
 
-def draw(trial: Trial, img_size: int, lr: float) -> Draw:
+def draw(trial: Trial, img_size: int, lr: float) -> DrawnModel:
     """Draw a model and its learning rate.
 
     Args:
@@ -162,7 +162,7 @@ def draw(trial: Trial, img_size: int, lr: float) -> Draw:
     spec = BackboneSpec(
         embed, tuple(stages[:count]), "search", pool=trial.suggest_categorical("pool", POOLS), img_size=img_size
     )
-    return Draw(spec, trial.suggest_float("lr", lr / RATES, lr * RATES, log=True))
+    return DrawnModel(spec, trial.suggest_float("lr", lr / RATES, lr * RATES, log=True))
 
 
 def make_embed(name: str, patch: int) -> Embed:
