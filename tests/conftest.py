@@ -7,8 +7,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Before anything reads them: what a machine holds of weights, and what it could download, must not change a test.
 # Workers of pytest-xdist start with this process's environment, and import this file again: they find the folder of
@@ -79,6 +80,20 @@ def real_weights(monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.skip("NEARSIGHT_WEIGHTS names no folder with pretrained weights")
     monkeypatch.setenv("NEARSIGHT_WEIGHTS", REAL_WEIGHTS)
     return Path(REAL_WEIGHTS)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium to look at pages with; without one its tests are skipped."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("there is no Chromium to look at pages with")
+    arguments = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, args=arguments)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A page on a port of this machine, and a browser to look at it with."""
 
-import shutil
 import socket
 import threading
 import time
@@ -18,7 +17,6 @@ from nearsight.runs.predictor import save_trained
 from nearsight.tasks.build import build
 
 SOURCES = ["swin_nano", "iddwnet_nano", "lit_nano"]
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 def any_port() -> int:
@@ -81,18 +79,6 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = build(ModelChoice(name="localvit_nano"), classes=3)
     save_trained(built, "classify", ("one", "two", "<b>seven"), folder / "model.safetensors")
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("there is no Chromium to look at the page with")
-    with api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
-        yield opened
-        opened.close()
 
 
 Open = Callable[..., Any]

@@ -2,8 +2,7 @@
 
 import html
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from nearsight.comparison.results import Comparison, Curve, RunResult, read_resu
 
 Make = Callable[..., Comparison]
 SCORES = {"deit_nano": 0.45, "localvit_nano": 0.6, "lit_nano": 0.58, "resnet18": 0.66}
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 def test_the_report_is_a_function_of_results_json(make_results: Make, tmp_path: Path) -> None:
@@ -93,18 +91,6 @@ def test_what_is_not_a_result_is_refused(tmp_path: Path) -> None:
         (tmp_path / "results.json").write_text(f'{{"format": "nearsight-comparison", "version": {version}}}')
         with pytest.raises(ValueError, match=r"it is of version .*, and this Nearsight reads version 1"):
             read_results(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("there is no Chromium to look at the report with")
-    with api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
-        yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize("width", [1400, 768, 390])

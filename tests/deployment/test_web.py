@@ -5,7 +5,6 @@ import http.server
 import io
 import json
 import os
-import shutil
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -31,8 +30,6 @@ from nearsight.runs.predictor import save_trained
 from nearsight.tasks.base import Built
 from nearsight.tasks.build import build
 
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
 
 @pytest.fixture(scope="session")
 def runtime() -> Path:
@@ -41,18 +38,6 @@ def runtime() -> Path:
     if not folder.is_dir():
         pytest.skip(f"{PACKAGE} is not at hand; `make web-runtime` takes it from npm")
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("there is no Chromium to look at the page with")
-    with api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
-        yield opened
-        opened.close()
 
 
 Open = Callable[..., Any]
