@@ -15,7 +15,7 @@ PYTEST := $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -q
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types pytest test-slow test-cpus web-runtime test-timm test-oldest drills test-all \
-  format catalogue clean
+  format site catalogue clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -70,6 +70,9 @@ test-all: test test-slow test-cpus test-timm test-oldest drills ## All of these.
 format: $(STAMP) ## Put the code into the project's format.
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+site: $(STAMP) ## Build the documentation site into build/site; a broken link fails.
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 catalogue: $(STAMP) ## Record the table of models again, after a change to models or parts.
 	$(PY) -m tools.catalogue

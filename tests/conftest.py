@@ -90,6 +90,7 @@ def browser() -> Iterator[Any]:
     if program is None:
         pytest.skip("there is no Chromium to look at pages with")
     arguments = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    arguments += ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]  # a camera without one
     with api.sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=program, args=arguments)
         yield opened

@@ -85,6 +85,16 @@ def end(child: int) -> None:
     os.waitpid(child, 0)
 
 
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("nearsight.atomic.os.fsync", fail)
+    with pytest.raises(OSError, match=r"No space left on device: '.*note\.txt'"):
+        write_whole(tmp_path / "note.txt", b"too much")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_killed_processes_left_goes_with_the_next_write(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     children = [fork_and_stop(lambda: writing(path)) for _ in range(3)]

@@ -10,7 +10,7 @@ ROOT = Path(nearsight.__file__).parent
 
 # Each line may import what stands above it, and its own; names on one line are strangers to each other.
 LAYERS = (
-    ("atomic", "catalogue", "interval", "lattice", "memory", "plots"),
+    ("atomic", "catalogue", "interval", "lattice", "plots"),
     ("timing",),
     ("ops",),
     ("parts",),
@@ -25,14 +25,17 @@ LAYERS = (
     ("data",),
     ("tasks",),
     ("runs",),
-    ("features", "sharing"),
+    ("features", "sharing", "diagnosis"),
+    ("embedding",),
     ("training",),
     ("searching",),
     ("deployment",),
-    ("evaluation", "explanation"),
-    ("prediction", "conversion"),
+    ("robustness",),
+    ("evaluation", "explanation", "label_issues"),
+    ("prediction", "conversion", "calibration"),
     ("comparison",),
     ("benchmarking", "app"),
+    ("serving",),
     ("cli",),
     ("__main__", "__init__"),
 )

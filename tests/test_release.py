@@ -1,6 +1,12 @@
 """What a release consists of beside code: it names the same version, licence and Pythons everywhere."""
 
+import importlib.metadata
+import importlib.util
+import os
 import re
+import subprocess
+import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -9,6 +15,7 @@ import yaml
 import nearsight
 
 ROOT = Path(__file__).parents[1]
+EXTRAS = ("gradio", "onnxruntime", "openvino", "ray", "datasets", "optuna", "starlette", "mkdocs", "pytorch_grad_cam")
 PROJECT = (ROOT / "pyproject.toml").read_text()  # Python 3.10 has no reader of TOML
 
 
@@ -32,3 +39,71 @@ def test_the_workflow_tries_every_python_that_the_package_names() -> None:
     tested = jobs["linux"]["strategy"]["matrix"]["python"]
     assert tested == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT)
     assert f'requires-python = ">={tested[0]}"' in PROJECT
+
+
+def base_packages(folder: Path) -> None:
+    """Link what the base install brings into a folder, and nothing of the extras."""
+    names, found = ["nearsight"], set[str]()
+    while names:
+        name = re.sub(r"[-_.]+", "-", names.pop()).lower()
+        if name in found:
+            continue
+        found.add(name)
+        try:
+            package = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for another system
+        for line in package.requires or []:
+            required, _, condition = line.partition(";")
+            if "extra ==" not in condition:
+                names.append(re.split(r"[^\w.-]", required.strip())[0])
+        if name == "nearsight":
+            continue
+        for file in package.files or []:
+            top = file.parts[0]
+            origin = Path(str(package.locate_file(top)))
+            if top not in ("..", "__pycache__") and origin.exists() and not (folder / top).exists():
+                (folder / top).symlink_to(origin)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_wheel_and_sdist_work_with_nothing_but_the_base_install(tmp_path: Path) -> None:
+    """Built, installed into an environment of its own, imported without any extra, and used to train."""
+    for needed in ("build", "hatchling"):
+        pytest.importorskip(needed)
+    made = tmp_path / "dist"
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(ROOT)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    if importlib.util.find_spec("twine"):
+        files = [str(file) for file in made.iterdir()]
+        subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], check=True, capture_output=True)
+    (wheel,), (sdist,) = made.glob("*.whl"), made.glob("*.tar.gz")
+    (tmp_path / "base").mkdir()
+    base_packages(tmp_path / "base")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    place = tmp_path / "venv"
+    venv.create(place, with_pip=True, symlinks=True)
+    (site,) = place.glob("lib/python3*/site-packages")
+    (site / "base.pth").write_text(f"{tmp_path / 'base'}\n")
+    python, builder = place / "bin" / "python", importlib.metadata.distribution("hatchling").locate_file("")
+    install = ["install", "--quiet", "--force-reinstall", "--no-deps", "--no-index", "--no-build-isolation"]
+    alone = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": False}
+    for archive in (sdist, wheel):
+        if archive is sdist:  # which has to be built
+            (site / "builder.pth").write_text(f"{builder}\n")
+        done = subprocess.run([str(python), "-m", "pip", *install, str(archive)], **alone)  # type: ignore[call-overload]
+        assert done.returncode == 0, done.stderr
+        (site / "builder.pth").unlink(missing_ok=True)
+        code = (
+            "import importlib.util as u, nearsight\n"
+            "assert all(getattr(nearsight, name) is not None for name in nearsight.__all__)\n"
+            f"print(*[name for name in {EXTRAS!r} if u.find_spec(name)])"
+        )
+        done = subprocess.run([str(python), "-c", code], **alone)  # type: ignore[call-overload]
+        assert done.returncode == 0 and done.stdout.strip() == "", done.stdout + done.stderr
+    words = ["train", "digits", "--epochs", "1", "--limit", "200", "--cpu", "--quiet", "--offline"]
+    done = subprocess.run([str(place / "bin" / "nearsight"), *words], **alone)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "runs").glob("*/model.safetensors"))

@@ -122,7 +122,7 @@ def join_words(words: Sequence[str]) -> str:
 
 def record() -> list[ModelInfo]:
     """Rows of all models: the families in the order of the papers, the hosts last, small models first."""
-    order = ("localvit", "lightvit", "lit", "dwnet", "life", "hosts")
+    order = ("near", "localvit", "lightvit", "lit", "dwnet", "life", "hosts")
     names = list(MODELS)
     return [summarise(name) for name in sorted(names, key=lambda n: (order.index(MODELS[n].family), names.index(n)))]
 

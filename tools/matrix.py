@@ -49,9 +49,9 @@ class Cell:
         slot: The slot.
         part: The part.
         built: `localize` took it.
-        preserved: The answers stayed the same to the last bit, at two sizes where the host has two, for 1 and 3 images.
+        preserved: The outputs stayed the same to the last bit, at two sizes where the host has two, for 1 and 3 images.
         trains: By the second step every new parameter had a gradient.
-        exports: The ONNX file of the trained model gave its answers; None if that was not tried.
+        exports: The ONNX file of the trained model gave its outputs; None if that was not tried.
         exact: It was also built and trained with `preserve=False`.
         reason: Why it was not built.
     """
@@ -140,7 +140,7 @@ def measure_cell(example: Example, slot: str, part: str) -> Cell:
 def with_exports(example: Example, cells: Sequence[Cell]) -> Iterator[Cell]:
     """The cells of a host with what came of exporting them.
 
-    Parts of several slots go into one file: if its answers are right, each of them is. If not, each is tried alone.
+    Parts of several slots go into one file: if its outputs are right, each of them is. If not, each is tried alone.
     """
     found: dict[str, bool] = {}
     waiting = [cell for cell in cells if cell.built]
@@ -156,7 +156,7 @@ def with_exports(example: Example, cells: Sequence[Cell]) -> Iterator[Cell]:
 
 
 def exports(example: Example, cells: Sequence[Cell]) -> bool:
-    """Whether a host with these parts, trained for two steps, gives its answers as an ONNX file."""
+    """Whether a host with these parts, trained for two steps, gives its outputs as an ONNX file."""
     slots: dict[str, Any] = {cell.slot: cell.part for cell in cells}
     local = localize(stirred(example), **slots)
     learns(local, example)
@@ -185,7 +185,7 @@ def for_size(example: Example, size: tuple[int, int]) -> nn.Module:
 
 @torch.no_grad()
 def is_same(example: Example, slots: dict[str, Any], size: tuple[int, int]) -> bool:
-    """Whether answers stay the same to the last bit."""
+    """Whether outputs stay the same to the last bit."""
     plain = for_size(example, size)
     local = localize(plain, **slots)
     batches = [torch.randn(batch, 3, *size) for batch in (1, 3)]
@@ -198,8 +198,8 @@ def learns(model: nn.Module, example: Example) -> dict[str, bool]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()
-        answer = model(torch.randn(CLASSES, 3, *example.size))
-        logits: Tensor = answer[0] if isinstance(answer, tuple) else answer  # VOLO and distilled models have two
+        output = model(torch.randn(CLASSES, 3, *example.size))
+        logits: Tensor = output[0] if isinstance(output, tuple) else output  # VOLO and distilled models have two
         F.cross_entropy(logits, torch.arange(CLASSES)).backward()
         optimizer.step()
     done = localized_of(model)
@@ -217,7 +217,7 @@ def is_trainable(example: Example, slots: dict[str, Any]) -> bool:
 
 
 def is_same_in_onnx(model: nn.Module, size: tuple[int, int]) -> bool:
-    """Whether the file for other runtimes gives the model's answers, for images of one size."""
+    """Whether the file for other runtimes gives the model's outputs, for images of one size."""
     from nearsight.runs.runtime import FATAL, need
 
     runtime = need("onnxruntime", "The matrix")
@@ -229,9 +229,9 @@ def is_same_in_onnx(model: nn.Module, size: tuple[int, int]) -> bool:
         if not write_for_size(model, path, size):
             return False
         session = runtime.InferenceSession(path, quiet, providers=["CPUExecutionProvider"])
-        answer = session.run(None, {"images": images.numpy()})[0]
+        output = session.run(None, {"images": images.numpy()})[0]
     with torch.no_grad():
-        return torch.allclose(torch.from_numpy(answer), model(images), rtol=1e-3, atol=1e-4)
+        return torch.allclose(torch.from_numpy(output), model(images), rtol=1e-3, atol=1e-4)
 
 
 def write_for_size(model: nn.Module, path: Path, size: tuple[int, int]) -> bool:
@@ -266,9 +266,9 @@ LEGEND = """
 | letter | was found true |
 | --- | --- |
 | B | built: `localize` took it |
-| P | preserved: answers equal to the last bit, for 1 and 3 images, at two sizes where the family has two |
+| P | preserved: outputs equal to the last bit, for 1 and 3 images, at two sizes where the family has two |
 | T | trains: by the second step every new parameter has a gradient |
-| E | exports: the ONNX file of the trained model gives its answers in onnxruntime |
+| E | exports: the ONNX file of the trained model gives its outputs in onnxruntime |
 | X | exact: with `preserve=False` the paper's form takes the place of the host's, and learns |
 
 A dash stands where something was not true; `·` where exporting was not tried.

@@ -14,25 +14,29 @@ if TYPE_CHECKING:
     from . import explanation, models, parts
     from .app.serve import launch_app
     from .benchmarking.measure import bench
+    from .calibration import calibrate
     from .catalogue import describe_models
     from .checkpoints import load_official
     from .checkpoints.pretrained import get_pretrained, list_pretrained
     from .comparison.compare import compare
     from .conversion import convert
     from .data import open_data
-    from .data.check import check_data
     from .deployment.export import export
+    from .diagnosis import doctor
+    from .embedding import embed
     from .evaluation import evaluate
     from .explanation.faithfulness import score
     from .explanation.methods import explain
     from .explanation.probing import probe
     from .factory import create_model, list_models
+    from .label_issues import check_data
     from .lattice import Grid
     from .models.fold import fold
     from .prediction import predict
     from .retrofit.localize import localize
     from .runs.predictor import load, save
     from .searching.search import search
+    from .serving import serve
     from .sharing import push
     from .training import load_recipe, run_training
     from .training.distill import distill
@@ -44,12 +48,15 @@ __all__ = [
     "Grid",
     "__version__",
     "bench",
+    "calibrate",
     "check_data",
     "compare",
     "convert",
     "create_model",
     "describe_models",
     "distill",
+    "doctor",
+    "embed",
     "evaluate",
     "explain",
     "explanation",
@@ -73,6 +80,7 @@ __all__ = [
     "save",
     "score",
     "search",
+    "serve",
     "train",
 ]
 
@@ -81,12 +89,15 @@ __all__ = [
 _HOME = {
     "Grid": "lattice",
     "bench": "benchmarking.measure",
-    "check_data": "data.check",
+    "calibrate": "calibration",
+    "check_data": "label_issues",
     "compare": "comparison.compare",
     "convert": "conversion",
     "create_model": "factory",
     "describe_models": "catalogue",
     "distill": "training.distill",
+    "doctor": "diagnosis",
+    "embed": "embedding",
     "evaluate": "evaluation",
     "explain": "explanation.methods",
     "export": "deployment.export",
@@ -107,6 +118,7 @@ _HOME = {
     "save": "runs.predictor",
     "score": "explanation.faithfulness",
     "search": "searching.search",
+    "serve": "serving",
     "train": "training.train",
 }
 _SUBMODULES = ("explanation", "models", "parts")

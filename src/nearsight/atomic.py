@@ -1,5 +1,6 @@
 """Files that are complete or absent, and never take the place of what is not ours."""
 
+import errno
 import os
 import shutil
 import stat
@@ -40,6 +41,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     Raises:
         ValueError: The path is a folder, or something else that can't be written to.
+        OSError: There is no room, or no right to write; it names the file.
     """
     if is_stream(path):
         with open(path, "wb") as stream:
@@ -83,6 +85,10 @@ def claimed_part(target: Path, folder: bool = False) -> Iterator[Path]:
         for held in part.iterdir() if folder else ():
             remove(held)
         yield part
+    except OSError as error:
+        if error.errno == errno.ENOSPC and error.filename is None:  # a stream does not know its name
+            error.filename = os.fspath(target)
+        raise
     finally:
         if handle is None or is_open_as(handle, part):  # else it was renamed, and what has its name now is another's
             remove(part)
@@ -153,7 +159,7 @@ def check_output(
     *,
     inputs: Iterable[str | os.PathLike[str]] = (),
     is_ours: Callable[[bytes], bool] = lambda head: False,
-    force: bool = False,
+    force: bool | None = False,
     option: str = "",
 ) -> None:
     """Refuse, before any work, a file to write that would take the place of what somebody needs.
@@ -164,11 +170,12 @@ def check_output(
         path: File to write.
         inputs: Files that are read, and folders in which they lie; none of them is ever written over.
         is_ours: Whether a file that begins with these bytes was written by the same command before.
-        force: Whether files of others may be written over.
+        force: Whether files of others may be written over; None for a command that never does.
         option: How the path was given, for the sentence.
 
     Raises:
         ValueError: The file is a folder, an input, or not ours.
+        OSError: Nothing can be written where it would be.
 
     Example:
         >>> import tempfile
@@ -186,6 +193,7 @@ def check_output(
     if os.path.isdir(path):
         raise ValueError(f"{title} is a folder; give the name of a file to write.")
     refuse_odd(Path(os.path.realpath(path)), title)
+    refuse_unwritable(Path(os.path.realpath(path)).parent)
     if not os.path.isfile(path):
         return
     if any(os.path.exists(given) and os.path.samefile(given, path) for given in inputs):
@@ -193,7 +201,26 @@ def check_output(
     with open(path, "rb") as file:
         head = file.read(HEAD)
     if head and not force and not is_ours(head):
-        raise ValueError(f"{title} was not written by this command; give another name, or write over it with --force.")
+        other = "give another name" if force is None else "give another name, or write over it with --force"
+        raise ValueError(f"{title} was not written by this command; {other}.")
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Refuse, before any work, a folder in which nothing can be written, or made if it is not there yet.
+
+    Raises:
+        OSError: The folder, or the nearest around it that there is, can't be written to.
+    """
+    around = Path(os.path.realpath(folder))
+    while not around.exists() and around != around.parent:
+        around = around.parent
+    if not os.access(around, os.W_OK):
+        raise PermissionError(errno.EACCES, "nothing can be written to this folder; give another", str(around))
+
+
+def is_own_png(head: bytes) -> bool:
+    """Whether a file begins like a PNG of ours, which name the program in their text."""
+    return head.startswith(b"\x89PNG") and b"Software\0Nearsight" in head
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:

@@ -143,9 +143,7 @@ def check_accuracy(weights: str | Path, folder: str | Path, *, progress: Progres
 
 def open_validation(folder: str | Path) -> Data:
     """Images of ImageNet in folders, with the numbers of their classes as names."""
-    data = open_data(str(folder))
-    if not data.labels_are_classes or data.task != "classify":
-        raise ValueError(f"{folder} is annotated to {data.task}; give ImageNet's validation images in class folders.")
+    data = open_data(str(folder), "classify")
     return replace(data, classes=class_numbers(data.classes, folder))
 
 

@@ -1,31 +1,33 @@
-"""How good a trained model is: its predictions for a split, judged by its task, and a report of that."""
+"""How good a trained model is: its predictions for a split, judged, and a report of that. Bundles need no torch."""
 
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
-from torch import Tensor, nn
 
 from .atomic import write_whole
-from .data.loader import Batch, Collate, EvalImages, default_workers
-from .data.samples import BadImage, Data, Split
-from .data.transforms import DensePreprocessing, Preprocessing
-from .runs.bundle import ABOUT, Bundle, is_bundle, read_bundle
-from .runs.postprocess import postprocess
-from .runs.predictor import Predictor, load_trained, pick_device
+from .console import percent, titled
+from .data.samples import BadImage, Data, Split, Subset, available_cores
+from .runs.bundle import ABOUT, Bundle, is_bundle
+from .runs.predictor import Predictor, load, load_trained, pick_device
 from .runs.run import open_own
-from .runs.runtime import Runner, open_runner
-from .tasks import get_task
-from .tasks.base import Judged, Meter, Task
+from .tasks import get_evaluator
+from .tasks.evaluator import Evaluator, Gain, Judged, Meter
 
-Progress = Callable[[Iterable[Batch]], Iterable[Batch]]
+if TYPE_CHECKING:
+    import torch
+
+    from .robustness import Robustness
+
+Progress = Callable[[Any], Any]  # of batches
 PREFERRED = ("test", "val", "train")
 SEEN = {  # what the training did with the images already
     "train": "the model learned from them, so expect less on new ones",
@@ -40,21 +42,25 @@ class Evaluation(Judged):
     Attributes:
         model: Name of the model.
         path: File of its weights.
-        task: What it was trained for.
+        task: How predictions of what it was trained for are judged.
         source: The data, as the user named them.
         own: Whether these are the data that the run was trained with.
         split: Name of the split; `all` for other data that are not divided.
         bad: Names of unreadable images, and why they are.
         metrics: Metrics with intervals: of the type of the task.
+        robustness: How good it is on corrupted and shifted images, if that was asked for.
+        gains: What averaging, views, a temperature and thresholds bring, and what they cost.
     """
 
     model: str
     path: Path
-    task: Task
+    task: Evaluator
     source: str
     own: bool
     split: str
     bad: dict[str, str]
+    robustness: "Robustness | None" = None
+    gains: tuple[Gain, ...] = ()
 
     @property
     def score(self) -> float:
@@ -65,7 +71,7 @@ class Evaluation(Judged):
     def default_folder(self) -> Path:
         """Where the report goes unless another folder is given; other data don't overwrite the run's own."""
         name = "" if self.own else f"{Path(self.source.partition('?')[0]).stem or 'data'}-"
-        return self.path.parent / f"eval-{name}{self.split}"
+        return (self.path if self.path.is_dir() else self.path.parent) / f"eval-{name}{self.split}"
 
     def __repr__(self) -> str:
         count = len(self.meter.records)
@@ -81,7 +87,9 @@ class Evaluation(Judged):
             "split": self.split,
             "images": len(self.meter.records),
             "bad_images": self.bad,
+            **({"gains": [asdict(gain) for gain in self.gains]} if self.gains else {}),
             **self.metrics.to_dict(self.classes),
+            **(self.robustness.to_dict() if self.robustness else {}),
         }
 
     def to_json(self) -> str:
@@ -106,6 +114,8 @@ class Evaluation(Judged):
         """
         target = self.default_folder if folder is None else Path(folder)
         files = self.task.report_files(self)
+        if self.robustness is not None:
+            files["robustness.png"] = self.robustness.to_png()
         files["metrics.json"] = self.to_json().encode()  # last: where it is, the others are
         for name, content in files.items():
             write_whole(target / name, content)
@@ -124,7 +134,13 @@ class Evaluation(Judged):
         if self.own and self.split in SEEN:
             text.append(f"; {SEEN[self.split]}", style="yellow")
         text.append(".\n")
-        return Group(text, *self.task.tables(self))
+        more = self.robustness.tables() if self.robustness else []
+        if self.gains:
+            table = titled("beside the plain model", "before", "now", "")
+            for gain in self.gains:
+                table.add_row(gain.what, gain.before, gain.now, Text(gain.cost, style="dim"))
+            more = [Text(), table, *more]
+        return Group(text, *self.task.tables(self), *more)
 
 
 def evaluate(
@@ -134,7 +150,10 @@ def evaluate(
     split: str | None = None,
     batch: int | None = None,
     workers: int | None = None,
-    device: torch.device | str | None = None,
+    device: "torch.device | str | None" = None,
+    corruptions: bool = False,
+    shifts: bool = False,
+    tta: str | None = None,
     progress: Progress = iter,
 ) -> Evaluation:
     """Judge the predictions of a model for images that it was not trained with.
@@ -144,8 +163,11 @@ def evaluate(
         data: Other data, with class names of the model; None takes the run's own, split as in the training.
         split: `test`, `val` or `train`; None takes the first of these that there is.
         batch: Images at a time; None follows the task.
-        workers: Processes that read images; None follows the machine and the data.
-        device: Where to compute; None takes a GPU if there is one.
+        workers: Processes (for a bundle: threads) that read images; None follows the machine and the data.
+        device: Where to compute; None takes a GPU if there is one. Bundles run on the CPU.
+        corruptions: Judge it on worse images, too: fourteen corruptions at five strengths.
+        shifts: Judge it on images that are shifted by 1 to 8 pixels, too.
+        tta: Views whose predictions are merged, such as `flip`; one view of one model is judged beside it.
         progress: Wraps the batches, to show how far the work is.
 
     Raises:
@@ -164,8 +186,8 @@ def evaluate(
         >>> found.split, found.metrics.images, found.metrics.top1.high < 0.5
         ('test', 359, True)
     """
-    trained = open_bundle(source) if not isinstance(source, Predictor) and is_bundle(source) else load_trained(source)
-    task, where = get_task(trained.task), pick_device(device)
+    trained = load(source) if not isinstance(source, Predictor) and is_bundle(source) else load_trained(source)
+    bundle, task = trained.preprocessing, get_evaluator(trained.task)
     opened, own = open_own(trained, data)
     if opened.task != trained.task:
         raise ValueError(
@@ -175,20 +197,59 @@ def evaluate(
     if split is None and not own and list(opened.splits()) == ["train"]:
         name = "all"  # nobody divided these images
     images = task.match_split(images, opened, trained.classes)
-    workers = default_workers(opened.kind, where) if workers is None else workers
-    meter, bad = collect(trained, images, batch=batch, workers=workers, device=where, progress=progress)
+    name_of_model, path = trained.name, trained.path or Path(trained.name)
+    if isinstance(bundle, Bundle):
+        name_of_model, path = f"{trained.name} ({bundle.kind}{', 8 bits' if bundle.int8 else ''})", path / ABOUT
+        workers = reading_threads(opened.kind, workers)
+    elif workers is None:
+        from .data.loader import default_workers
+
+        workers = default_workers(opened.kind, pick_device(device))
+    alone = trained
+    if tta is not None:
+        if isinstance(bundle, Bundle):
+            raise ValueError(f"{path.parent} is a bundle, which shows an image once; leave --tta {tta} out.")
+        trained = trained.with_views(tta)
+    seen: list[tuple[Any, Any]] = []
+    began = time.perf_counter()
+    meter, bad = collect(trained, images, batch=batch, workers=workers, device=device, progress=progress, seen=seen)
+    seconds = time.perf_counter() - began
     metrics = meter.metrics()
     if not all(map(math.isfinite, metrics.values().values())):
         raise ValueError(
             f"{trained.path} gives predictions that are no finite numbers; its weights are damaged, train it anew."
         )
 
+    gains = []
+    if members := getattr(trained.model, "members", None):  # several models, or views
+        one = replace(alone, model=members[0])
+        began = time.perf_counter()
+        plain, _ = collect(one, images, batch=batch, workers=workers, device=device, progress=progress)
+        ratio = seconds / (time.perf_counter() - began)
+        gains.append(gain_of_merging(task, trained.model, plain, meter, ratio))
+    gains += task.gains(seen, trained.settings, len(trained.classes))
+
+    robustness = None
+    if corruptions or shifts:
+        from .robustness import measure_robustness
+
+        robustness = measure_robustness(
+            trained,
+            images,
+            metrics.values()[task.metric.key],
+            corruptions=corruptions,
+            shifts=shifts,
+            batch=batch,
+            workers=workers,
+            device=device,
+            progress=progress,
+        )
+
     def again(index: int) -> Any:
-        item = EvalImages(images, trained.preprocessing)[index]
-        if isinstance(item, BadImage):
-            raise item
-        group = Collate(trained.preprocessing.divisor, training=False)([item])
-        return task.predict(trained.model, group, trained.preprocessing, where, trained.classes)[0]
+        ((group, predictions),) = trained.predict_annotated(Subset(images, np.array([index])), device=device)
+        for bad_name, reason in group.bad.items():
+            raise BadImage(bad_name, reason)
+        return predictions[0]
 
     return Evaluation(
         classes=trained.classes,
@@ -196,14 +257,29 @@ def evaluate(
         meter=meter,
         metrics=metrics,
         again=again,
-        model=trained.name,
-        path=trained.path or Path(trained.name),
+        model=name_of_model,
+        path=path,
         task=task,
         source=opened.source,
         own=own,
         split=name,
         bad=bad,
+        robustness=robustness,
+        gains=tuple(gains),
     )
+
+
+def gain_of_merging(task: Evaluator, model: Any, plain: Meter, merged: Meter, ratio: float) -> Gain:
+    """What several models or views bring, with the interval of the difference where images are paired."""
+    key, models, views = task.metric.key, len(model.members), len(model.views)
+    before, now = (meter.metrics().values()[key] for meter in (plain, merged))
+    what = " and ".join([f"{models} models"] * (models > 1) + [f"{views} views"] * (views > 1))
+    spread, found = "", merged.compared()
+    if "parts" not in found and len(found["scores"]) > 1:
+        difference = found["scores"].astype(float) - plain.compared()["scores"]
+        spread = f", difference ± {196 * float(difference.std(ddof=1)) / len(difference) ** 0.5:.1f}"
+    cost = f"{models * views} looks at an image, {ratio:.1f} x the time{spread}"
+    return Gain(f"{task.metric.title} of {what}", percent(before), percent(now), cost)
 
 
 def collect(
@@ -212,19 +288,25 @@ def collect(
     *,
     batch: int | None = None,
     workers: int = 0,
-    device: torch.device | str | None = None,
+    device: "torch.device | str | None" = None,
     progress: Progress = iter,
+    seen: list[tuple[Any, Any]] | None = None,
 ) -> tuple[Meter, dict[str, str]]:
     """Predictions of a model for a split with their ground truth, and the unreadable images with the reasons.
+
+    Confidences are as a calibration corrects them, as they are in use. What the model of a calibrated classifier says
+    itself is added to `seen`, with the ground truth.
 
     Raises:
         ValueError: None of the images can be read.
     """
-    task, where, bad = get_task(trained.task), pick_device(device), dict[str, str]()
-    model, meter = trained.model.to(where), task.meter(len(trained.classes), trained.settings)
-    for group in progress(task.eval_loader(images, trained.preprocessing, batch or task.batch, workers)):
+    meter, bad = get_evaluator(trained.task).meter(len(trained.classes), trained.settings), dict[str, str]()
+    predicted = trained.predict_annotated(images, batch=batch, workers=workers, device=device, progress=progress)
+    for group, predictions in predicted:
         bad |= group.bad
-        meter.add(group, task.predict(model, group, trained.preprocessing, where, trained.classes))
+        if seen is not None and "temperature" in trained.settings:
+            seen += zip(predictions, group.targets, strict=True)
+        meter.add(group, [one.calibrated(trained.settings) for one in predictions])
     if not meter.records:
         first = next((f"; the first: {name} ({reason})" for name, reason in bad.items()), "")
         raise ValueError(f"None of the {len(images)} images can be read{first}.")
@@ -244,45 +326,8 @@ def choose_split(data: Data, wanted: str | None) -> tuple[str, Split]:
     return name, splits[name]
 
 
-class BundleModel(nn.Module):
-    """The model of a bundle, called as the trained one is; takes images from any device, runs on the CPU."""
-
-    def __init__(self, runner: Runner, bundle: Bundle):
-        super().__init__()
-        self.runner, self.bundle = runner, bundle
-
-    def forward(self, images: Tensor, sizes: Tensor | Sequence[Sequence[int]] | None = None) -> Any:
-        """Logits of a classifier or segmenter, or the detections of each image.
-
-        Args:
-            images: Normalised images `[B, 3, H, W]`.
-            sizes: Height and width of each image before it was padded, the same for all; None for no padding.
-        """
-        height, width = images.shape[-2:]
-        if sizes is not None:
-            ((height, width),) = {tuple(map(int, size)) for size in torch.as_tensor(sizes).tolist()}
-            images = images[..., :height, :width]
-        groups = [images] if self.bundle.any_batch else images.split(1)
-        outputs = [self.runner(group.float().contiguous().cpu().numpy()) for group in groups]
-        if "logits" in self.bundle.outputs:
-            return torch.cat([torch.from_numpy(part["logits"]) for part in outputs])
-        found = [one for part in outputs for one in postprocess(part, self.bundle.postprocessing, (height, width))]
-        return [{name: torch.from_numpy(value) for name, value in one.items()} for one in found]
-
-
-def open_bundle(folder: str | os.PathLike[str]) -> Predictor:
-    """A bundle with its classes and its preprocessing, to be used like a trained model.
-
-    Raises:
-        ValueError: The bundle is damaged, or what runs it is not installed.
-    """
-    bundle = read_bundle(folder)
-    model = BundleModel(open_runner(Path(folder), bundle), bundle)
-    name = f"{bundle.model} ({bundle.kind}{', 8 bits' if bundle.int8 else ''})"
-    if bundle.fit is None:
-        shown: Any = Preprocessing(bundle.size, bundle.mean, bundle.std, bundle.crop)
-    else:
-        sides = (bundle.fit["min_size"], bundle.fit["max_size"], bundle.fit["stretch"])
-        shown = DensePreprocessing(*sides, bundle.mean, bundle.std, divisor=1)
-    path = Path(folder) / ABOUT
-    return Predictor(model.eval(), name, bundle.task, bundle.labels, shown, path, bundle.weights, dict(bundle.settings))
+def reading_threads(kind: str, wanted: int | None) -> int:
+    """Threads that read images for a bundle; sources that keep an open place in a file are read by one."""
+    if kind not in ("folder", "coco", "voc", "yolo", "masks"):
+        return 0
+    return min(4, available_cores()) if wanted is None else wanted

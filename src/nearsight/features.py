@@ -332,6 +332,41 @@ def choose_head(
     )
 
 
+def cross_predict(
+    values: NDArray[np.float32], targets: NDArray[np.integer[Any]], classes: int, folds: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Out-of-fold probabilities `[n, K]`: of each image by a logistic regression that its fold was left out of.
+
+    Pooling and strength are those that `fit_head` chooses.
+
+    Args:
+        values: Features `[n, P, C]`.
+        targets: Class numbers `[n]`, or which of several labels each image has `[n, K]`.
+        classes: Number of classes.
+        folds: Fold of each image `[n]`.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> labels = np.arange(60) % 2
+        >>> values = (labels[:, None, None] + 0.1 * rng.normal(size=(60, 1, 4))).astype(np.float32)
+        >>> labels[7] = 0  # a wrong one
+        >>> int(cross_predict(values, labels, 2, np.arange(60) // 12)[np.arange(60), labels].argmin())
+        7
+    """
+    head = fit_head(values, targets, classes)
+    exclusive = targets.ndim == 1
+    labels = np.eye(classes)[targets] if exclusive else np.asarray(targets, dtype=np.float64)
+    known, variances, _ = decorrelate(pick(values, head.pooling))
+    probabilities = np.empty((len(values), classes))
+    for fold in np.unique(folds):
+        learn, test = folds != fold, folds == fold
+        weight = np.ones(int(learn.sum()))
+        found = regress(known[learn], labels[learn], weight, head.strength, exclusive, variances=variances)
+        logits = torch.from_numpy(known[test] @ found[:-1] + found[-1])
+        probabilities[test] = (logits.softmax(1) if exclusive else logits.sigmoid()).numpy()
+    return probabilities
+
+
 def head_seconds(images: int, shape: Sequence[int], classes: int) -> float:
     """About how long `fit_head` takes on this machine, from the products of some of its steps.
 
@@ -504,9 +539,9 @@ def nearest(
             near = (unit[test] @ unit[learn].T).topk(min(max(counts), len(learn)), dim=1).indices
             known, votes = wanted[test], wanted[learn[near]]
             for count in counts:
-                said = votes[:, :count].mean(1)
-                same = said.argmax(1) == known.argmax(1)
-                hit = same if exclusive else ((said > 0.5) == (known > 0.5)).float().mean(1)
+                voted = votes[:, :count].mean(1)
+                same = voted.argmax(1) == known.argmax(1)
+                hit = same if exclusive else ((voted > 0.5) == (known > 0.5)).float().mean(1)
                 right[count].append(hit.float())
     return {count: float(torch.cat(hits).mean()) for count, hits in right.items()}
 

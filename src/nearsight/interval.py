@@ -1,7 +1,9 @@
-"""Numbers of reports: one with its interval, and one that may be missing."""
+"""Numbers of reports: one with its interval, a fraction with Wilson's, and one that may be missing."""
 
 import math
 from typing import NamedTuple
+
+NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
 class Interval(NamedTuple):
@@ -31,3 +33,20 @@ def json_number(value: float) -> float | None:
         (0.5, None)
     """
     return None if math.isnan(value) else float(value)
+
+
+def wilson(hits: int, total: int) -> Interval:
+    """A fraction with Wilson's interval, which stays in 0..1 and holds for few cases, too.
+
+    Example:
+        >>> [round(x, 3) for x in wilson(8, 10)]
+        [0.8, 0.49, 0.943]
+    """
+    if total == 0:
+        return Interval(math.nan, math.nan, math.nan)
+    rate, weight = hits / total, NORMAL_95**2 / total
+    centre = rate + weight / 2
+    spread = NORMAL_95 * math.sqrt(rate * (1 - rate) / total + weight / (4 * total))
+    low, high = ((centre + sign * spread) / (1 + weight) for sign in (-1, 1))
+    # At the ends the interval touches 0 or 1 exactly; rounding must not push it past the value.
+    return Interval(rate, float(min(max(low, 0.0), rate)), float(max(min(high, 1.0), rate)))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from .atomic import write_whole, writing
+from .atomic import check_output, is_own_png, write_whole, writing
 from .data.image import decode
 from .runs.predictor import Predictor, load
 from .tasks.predictions import Prediction
@@ -29,6 +29,8 @@ def predict(
     batch: int | None = None,
     workers: int | None = None,
     device: "torch.device | str | None" = None,
+    tta: str | None = None,
+    error_rate: float | None = None,
     progress: Callable[[Any], Any] = iter,
 ) -> Iterator[Prediction]:
     """Say what is in images, one after the other; an unreadable image comes with its problem.
@@ -42,6 +44,8 @@ def predict(
         batch: Images at a time; None takes 64, of a detector or segmenter 8.
         workers: Processes (for a bundle: threads) that read images; None follows the machine.
         device: Where to compute; None takes a GPU if there is one. Bundles run on the CPU.
+        tta: Views whose predictions are merged (test-time augmentation), such as `flip` or `flip,scales`.
+        error_rate: Of a calibrated classifier: how often the true class may be none of the possible ones.
         progress: Wraps the batches, to show how far the work is.
 
     Raises:
@@ -54,7 +58,15 @@ def predict(
         image 0 2
     """
     return load(source).predict(
-        images, top=top, min_score=min_score, batch=batch, workers=workers, device=device, progress=progress
+        images,
+        top=top,
+        min_score=min_score,
+        batch=batch,
+        workers=workers,
+        device=device,
+        tta=tta,
+        error_rate=error_rate,
+        progress=progress,
     )
 
 
@@ -90,6 +102,13 @@ def is_table(head: bytes) -> bool:
 def is_json_lines(head: bytes) -> bool:
     """Whether a file begins like predictions as JSON lines."""
     return head.startswith(b'{"image": ')
+
+
+def is_drawn(head: bytes) -> bool:
+    """Whether a file begins like a drawn image, a map of classes, or all objects in COCO's format."""
+    return is_own_png(head) or head.startswith(
+        b'{"info": {"description": "Objects that a model found, written by Nearsight"'
+    )
 
 
 class CsvTable:
@@ -149,14 +168,23 @@ class Screen:
 class Folder:
     """Files about each image: it is drawn, and what other programs read; at the end files about all images.
 
-    Images with the same name in different folders are numbered.
+    Images with the same name in different folders are numbered. Neither images that are read nor files of others are
+    written over.
+
+    Args:
+        folder: Where to; made if it is not there.
+        images: All that is read.
+        force: Whether files of others may be written over, but for those that are read.
 
     Attributes:
         written: What the folder holds, in words.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, images: Iterable[str | os.PathLike[str]] = (), force: bool | None = None):
         self.folder = folder
+        self._force = force
+        self._read = {os.path.realpath(path) for path in images}
+        self._check("objects.json")  # which is written last
         self.written: dict[str, None] = {}
         self._taken: Counter[str] = Counter()
         self._kept: list[Prediction] = []
@@ -168,15 +196,97 @@ class Folder:
         count = self._taken[path.stem]
         stem = path.stem if count == 1 else f"{path.stem}-{count}"
         for name, content in prediction.files(stem, decode(str(path), path)).items():
+            self._check(name)
             write_whole(self.folder / name, content)
             self.written["images" if "/" not in name else f"{name.partition('/')[0]}/"] = None
         self._kept.append(prediction.light())
+
+    def _check(self, name: str) -> None:
+        """Refuse to lose what is there under a name; what this object wrote is its own."""
+        path = self.folder / name
+        read = [path] if os.path.realpath(path) in self._read else []
+        check_output(path, inputs=read, is_ours=is_drawn, force=self._force)
 
     def close(self, kind: type[Prediction]) -> None:
         """Write the files about all images."""
         for name, content in kind.files_of_all(self._kept).items():
             write_whole(self.folder / name, content)
             self.written[name] = None
+
+
+class LabelFolder:
+    """Images with predictions as their labels, in a format that people correct and `nearsight.open_data` opens.
+
+    The images are copied. Those with the same name in different folders are numbered.
+
+    Attributes:
+        written: What the folder holds, in words.
+    """
+
+    def __init__(self, folder: Path, format: str):
+        if folder.exists() and any(folder.iterdir()):
+            raise ValueError(f"{folder} holds other files; give an empty or new folder with --out.")
+        self.folder, self.format = folder, format
+        self.written: dict[str, None] = {}
+        self._taken: set[str] = set()
+        self._kept: list[tuple[str, Prediction]] = []
+
+    def add(self, prediction: Prediction) -> None:
+        """Write the files of an image.
+
+        Raises:
+            ValueError: Such predictions have no such format.
+        """
+        known = prediction.label_formats
+        if self.format not in known:
+            raise ValueError(f"These predictions can't be written as {self.format}; choose {' or '.join(known)}.")
+        path, number = Path(prediction.image), 1
+        name = path.name
+        while Path(name).stem.casefold() in self._taken:
+            number += 1
+            name = f"{path.stem}-{number}{path.suffix}"
+        self._taken.add(Path(name).stem.casefold())
+        for file, content in prediction.label_files(self.format, name, path.read_bytes()).items():
+            write_whole(self.folder / file, content)
+            self.written[f"{file.partition('/')[0]}/"] = None
+        self._kept.append((name, prediction.light()))
+
+    def close(self, kind: type[Prediction]) -> None:
+        """Write the files about all images."""
+        for file, content in kind.label_files_of_all(self.format, self._kept).items():
+            write_whole(self.folder / file, content)
+            self.written[file] = None
+
+
+def write_labels(predictions: Iterable[Prediction], folder: str | os.PathLike[str], format: str) -> LabelFolder:
+    """Write predictions of image files as labels, to be corrected and trained on; unreadable images are left out.
+
+    Args:
+        predictions: Of image files, as `predict` gives them.
+        folder: New or empty.
+        format: `coco`, `yolo` or `voc` of a detector, `masks` of a segmenter, `folders` or `table` of a classifier,
+            `table` of several labels an image.
+
+    Raises:
+        ValueError: The folder is in use, or such predictions have no such format.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> from PIL import Image
+        >>> place = Path(tempfile.mkdtemp())
+        >>> Image.new("RGB", (40, 30)).save(place / "a.png")
+        >>> made = write_labels(predict("localvit_nano", place / "a.png"), place / "labels", "folders")
+        >>> [path.name for path in (place / "labels").glob("*/*")]
+        ['a.png']
+    """
+    output, kind = LabelFolder(Path(folder), format), Prediction
+    for prediction in predictions:
+        if prediction.problem is None:
+            output.add(prediction)
+            kind = type(prediction)
+    if kind is not Prediction:
+        output.close(kind)
+    return output
 
 
 def write_files(predictions: Iterable[Prediction], folder: str | os.PathLike[str]) -> Folder:

@@ -6,6 +6,7 @@ it after `import nearsight`; `model.json` beside it has what Nearsight knows mor
 
 import json
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -17,18 +18,17 @@ import numpy as np
 from scipy.stats import t as student
 
 from . import __version__
-from .atomic import write_whole
+from .atomic import write_whole, writing
 from .checkpoints.hub import DESCRIPTION, TIMM, WEIGHTS, parse_repository
 from .checkpoints.pretrained import permits_commercial_use
 from .console import percent
-from .interval import Interval
+from .interval import Interval, wilson
 from .models import MODELS
 from .models.counting import count
 from .models.registry import describe
 from .runs.predictor import Predictor, load_trained
 from .runs.run import PREDICTIONS, Outcome, Run
 from .tasks import get_task
-from .tasks.classification_metrics import wilson
 
 CARD = "README.md"
 NAMED = 40  # classes that a card names
@@ -102,8 +102,8 @@ def push(
     """
     if repository is None and folder is None:
         raise ValueError("Nothing says where to; give a repository (owner/name) of the hub, or a folder.")
-    if not licence.strip():
-        raise ValueError(f"The weights need a licence; give one such as {', '.join(OFTEN[:3])}.")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]{1,99}", licence):  # as the hub has them
+        raise ValueError(f"The weights need the short name of a licence; give one such as {', '.join(OFTEN[:3])}.")
     name = parse_repository(repository)[0] if repository is not None else None
     predictor = load_trained(source)
     if name is None and folder is not None:
@@ -137,7 +137,8 @@ def write_repository(predictor: Predictor, folder: Path, licence: str, repositor
     if folder.samefile(predictor.path.parent):
         raise ValueError(f"{folder} is the folder of the model itself; give another.")
     description = json.loads(predictor.path.with_suffix(".json").read_text(encoding="utf-8"))
-    shutil.copyfile(predictor.path, folder / WEIGHTS)
+    with predictor.path.open("rb") as source, writing(folder / WEIGHTS) as target:
+        shutil.copyfileobj(source, target)
     write_whole(folder / DESCRIPTION, json.dumps(description, indent=1).encode())
     config = timm_config(predictor, description)
     if config is not None:
@@ -154,7 +155,7 @@ def timm_config(predictor: Predictor, description: dict[str, Any]) -> dict[str, 
     if description.get("dense") or description.get("localized") or description.get("pooling"):
         return None
     model, shown, sides = predictor.model, predictor.preprocessing, description["img_size"]
-    arguments: dict[str, Any] = {"num_classes": len(predictor.classes)}
+    arguments: dict[str, Any] = {}  # the number of classes is in `pretrained_cfg`; transformers refuses it in both
     if description.get("spec") is not None:  # which says all, under whatever name of ours
         name = predictor.name if predictor.name in MODELS else next(iter(MODELS))
         known = describe(model.spec, tuple(sides), description["in_chans"])
@@ -245,8 +246,15 @@ def card(predictor: Predictor, licence: str, repository: str | None, for_timm: b
     lines += ["## Model", "", *table([*rows, ("licence", licence), *origin(records["environment"])])]
     if outcome is not None:
         lines += ["## Results", "", *table(results(outcome, predictor.folder / PREDICTIONS))]
-    if records["data"]:
-        lines += ["## Data", "", *table(data_rows(records["data"]))]
+    if data := records["data"]:  # without the folders of somebody's machine
+        titles = {"train": "training images", "val": "validation images", "test": "test images"}
+        splits = data.get("splits", {})
+        rows = [
+            ("source", f"`{Path(str(data.get('source', ''))).name}`"),
+            ("classes", str(len(data.get("classes", [])))),
+            *((title, f"{splits[name]['count']:,}") for name, title in titles.items() if name in splits),
+        ]
+        lines += ["## Data", "", *table(rows)]
     lines += [
         "## Intended use",
         "",
@@ -310,14 +318,6 @@ def score_interval(file: Path) -> Interval | None:
         return None
     half = student.ppf(0.975, len(parts) - 1) * parts.std(ddof=1) / np.sqrt(len(parts))
     return Interval(float(parts.mean()), float(max(0.0, parts.mean() - half)), float(min(1.0, parts.mean() + half)))
-
-
-def data_rows(data: dict[str, Any]) -> list[tuple[str, str]]:
-    """What the model was trained with, without the folders of somebody's machine."""
-    rows = [("source", f"`{Path(str(data.get('source', ''))).name}`"), ("classes", str(len(data.get("classes", []))))]
-    names = {"train": "training images", "val": "validation images", "test": "test images"}
-    splits = data.get("splits", {})
-    return [*rows, *((title, f"{splits[name]['count']:,}") for name, title in names.items() if name in splits)]
 
 
 def without_folders(command: str) -> str:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +20,15 @@ Key = TypeVar("Key", bound=Hashable)
 LEAST = 0.02  # seconds that one measurement lasts, so that the clock's grain does not count
 UNITS = {"s": 1, "m": 60, "h": 3600}
 LONGEST = 365 * 24 * 3600.0  # seconds of a budget
+INSTRUCTIONS = (
+    *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "bf16", "i8mm", "sve"),
+)
+# Any of these instructions makes the bits worth it; without them a runtime would compute in float32 or slower.
+FASTER_WITH = {
+    "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
+    "int8": ("avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm"),
+}
 SETTLE = 0.005  # seconds in which the threads of whatever ran before stop looking for work
 
 
@@ -105,6 +116,25 @@ def with_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@cache
+def instructions() -> tuple[str, ...]:
+    """The CPU's vector instructions that decide how fast models run, as far as the system tells."""
+    described = Path("/proc/cpuinfo")
+    rows = described.read_text().splitlines() if described.is_file() else []
+    flags = next((set(row.partition(":")[2].split()) for row in rows if row.startswith(("flags", "Features"))), set())
+    return tuple(name for name in INSTRUCTIONS if name in flags)
+
+
+def refuse_precision(precision: str) -> None:
+    """Refuse numbers of fewer bits where the CPU computes them no faster.
+
+    Raises:
+        ValueError: It has no instructions for them.
+    """
+    if not set(FASTER_WITH[precision]) & set(instructions()):
+        raise ValueError(f"This CPU has no instructions for {precision} ({', '.join(FASTER_WITH[precision])}).")
 
 
 def median_interval(values: Sequence[float]) -> Interval:

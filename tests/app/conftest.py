@@ -27,10 +27,10 @@ def any_port() -> int:
 
 
 @contextmanager
-def running(sources: list[str], password: str | None = None) -> Iterator[str]:
+def running(sources: list[str], password: str | None = None, corrections: Path | None = None) -> Iterator[str]:
     """The address of a page that runs."""
     port = any_port()
-    with page_server(sources, "127.0.0.1", port, password) as server:
+    with page_server(sources, "127.0.0.1", port, password, corrections) as server:
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         limit = time.monotonic() + 60

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import nearsight
 from nearsight.app.serve import free_port
-from nearsight.cli.app import app as command
+from nearsight.cli.explain import app as command
 
 from .conftest import any_port
 

@@ -8,6 +8,7 @@ import os
 import urllib.error
 import urllib.request
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,7 @@ def test_a_large_body_that_does_not_say_so_is_refused_in_a_sentence(address: str
     answer = connection.getresponse()
     assert answer.status == 413 and b"12 MB are the most" in answer.read()
     assert guard.size_of(folder) == held
+    assert ask(f"{address}/gradio_api/queue/join", bytes(guard.MOST_MESSAGE + 1))[0] == 413
 
 
 def upload(address: str, content: bytes, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
@@ -155,7 +157,19 @@ def test_uploads_have_a_limit_together(address: str, monkeypatch: pytest.MonkeyP
     assert outcomes[0] == 200 and outcomes[-1] == 507
 
 
-@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/redoc"])
+def test_uploads_at_once_keep_to_the_limit_together(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them is on the disk yet when the others ask for room."""
+    folder = Path(os.environ["GRADIO_TEMP_DIR"])
+    most = guard.size_of(folder) + 5 * 2**20
+    monkeypatch.setattr(guard, "MOST_KEPT", most)
+    with ThreadPoolExecutor(12) as pool:
+        outcomes = list(pool.map(lambda n: upload(address, os.urandom(2**20))[0], range(24)))
+    assert set(outcomes) == {200, 507} and guard.size_of(folder) <= most
+
+
+@pytest.mark.parametrize(
+    "path", ["/openapi.json", "/docs", "/redoc", "/gradio_api/openapi.json", "/gradio_api/dev/reload"]
+)
 def test_nothing_describes_the_interface_to_strangers(address: str, path: str) -> None:
     assert ask(address + path)[0] == 404
 

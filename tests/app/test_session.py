@@ -3,6 +3,7 @@
 import io
 import re
 from dataclasses import asdict, replace
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,18 @@ from PIL import Image
 import nearsight.app
 from nearsight.app.cache import Recent
 from nearsight.app.panels import METHODS, PanelOptions, draw_panels
-from nearsight.app.session import AppSession, PageState, offered
+from nearsight.app.session import AppSession, Corrections, PageState, offered
 from nearsight.checkpoints import save_model
+from nearsight.config.recipe import ModelChoice
+from nearsight.data import open_data
 from nearsight.data.transforms import DensePreprocessing
 from nearsight.explanation import attention, receptive_field
 from nearsight.explanation.figures import VEIL, limits
 from nearsight.heads import DenseModel, DenseSpec, LinearHead
 from nearsight.models import MODELS, Backbone
+from nearsight.runs.predictor import save_trained
+from nearsight.tasks.build import build
+from tests.rounding import assert_rounded
 
 ALL = tuple(name for name in METHODS if name != "Grad-CAM")
 
@@ -77,7 +83,7 @@ def test_the_receptive_field_is_that_of_the_method(session: AppSession) -> None:
     for at in ((3.0, 3.0), (40.0, 22.0)):  # the second walks back a graph that is kept
         quick = view.dependence(layer, layer.token_at(*at))
         expected = receptive_field(view.opened.model, view.input, layer=layer.name, at=at).values[0, 0]
-        assert torch.allclose(quick, torch.from_numpy(expected), atol=1e-7)
+        assert_rounded(quick, expected, view.opened.model)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +115,8 @@ def test_a_segmenter_shows_what_it_found_and_why(tmp_path: Path) -> None:
     assert view.part.size[1] > view.part.size[0] and view.shown.width == 448  # the whole image, not its middle
     (block,) = session.blocks(state)
     titles = re.findall(r"<figcaption><b>(.*?)</b>", block)
-    assert titles == ["Prediction", "Attention", "Receptive field", "Dense roll-out"]
-    assert {one.name for one in view.predictions} <= {"sky", "sea", "sand"} and ">trained<" in block
+    assert titles == ["Prediction", *view.found[:4], "Attention", "Receptive field"]
+    assert set(view.found) == {one.name for one in view.predictions} <= {"sky", "sea", "sand"} and ">trained<" in block
 
 
 def test_two_models_and_one_that_can_not_be_looked_into(session: AppSession) -> None:
@@ -174,10 +180,74 @@ def test_what_is_given_comes_first(trained_run: Path) -> None:
     session = AppSession(sources)
     (block,) = session.blocks(PageState(first=str(trained_run), methods=("Attention", "Roll-out")))
     assert ">trained<" in block and "random" not in block and "&lt;b&gt;seven" in block
+    (block,) = session.blocks(PageState(first=str(trained_run), methods=("Class maps",)))
+    likely = session.view(str(trained_run), PageState()).predictions[:2]
+    titles = re.findall(r"<figcaption><b>(.*?)</b>", block)
+    assert titles == [f"{escape(score.name)}, {100 * score.probability:.1f} %" for score in likely]
     assert "<h3>mine (localvit_nano)</h3>" in block
     assert session.view(str(trained_run), PageState()).part.size == (32, 32)
     with pytest.raises(ValueError, match="Neither Nearsight nor timm has a model 'no_such_nano'"):
         offered(["no_such_nano"])
+
+
+def save_run(folder: Path, classes: tuple[str, ...], task: str = "classify", seed: int = 0) -> str:
+    """The folder of a run whose weights are random but count as trained."""
+    torch.manual_seed(seed)
+    save_trained(build(ModelChoice(name="deit_nano"), len(classes)), task, classes, folder / "model.safetensors")
+    return str(folder)
+
+
+def test_two_runs_are_compared_in_a_sentence(tmp_path: Path) -> None:
+    first = save_run(tmp_path / "first", ("cat", "dog"))
+    second = save_run(tmp_path / "second", ("mouse", "horse"), seed=1)
+    session = AppSession([first, second, "swin_nano"])
+    state = PageState(first=first, second=second)
+    found = [session.view(source, state).found[0] for source in (first, second)]
+    differ = f"The models differ: first (deit_nano) predicts {found[0]}, second (deit_nano) predicts {found[1]}."
+    assert session.comparison(state) == differ
+    assert session.comparison(replace(state, second=first)) == f"Both models predict {found[0]}."
+    assert session.comparison(replace(state, second="swin_nano")) == ""  # random weights predict nothing
+    assert session.comparison(replace(state, second=None)) == ""
+
+
+def test_corrected_labels_are_a_table_that_train_takes(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", ("cat", "dog, large"))
+    kept = Corrections(tmp_path / "kept")
+    session = AppSession([run, "swin_nano"], kept)
+    for name, label in (("Cat", "dog, large"), ("Shapes", "dog, large"), ("Hills", "cat"), ("Cat", "cat")):
+        said = session.correct(PageState(f"sample:{name}", run), [label])
+    assert said == "Saved as cat: 3 in kept/labels.csv. To train with them: nearsight train kept/labels.csv"
+    data = open_data(tmp_path / "kept" / "labels.csv")
+    images = {Path(split.name(i)).stem: (split, i) for split in data.splits().values() for i in range(len(split))}
+    labels = {name: data.classes[split.target(i)] for name, (split, i) in images.items()}
+    assert labels == {"sample-Cat": "cat", "sample-Shapes": "dog, large", "sample-Hills": "cat"}
+    split, index = images["sample-Cat"]
+    assert split.read(index).tobytes() == session.image("sample:Cat").tobytes()
+    assert Corrections(tmp_path / "kept").rows == kept.rows  # a page that is started anew goes on
+    for state, given, sentence in (
+        (PageState(first=run), ["bird"], "The model has no class 'bird'"),
+        (PageState(first=run), [], "Choose one label"),
+        (PageState(first=run), ["cat", "dog, large"], "Choose one label"),
+        (PageState(first="swin_nano"), ["cat"], "Labels can't be corrected here"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            session.correct(state, given)
+    with pytest.raises(ValueError, match="start the page with --corrections"):
+        AppSession([run]).correct(PageState(first=run), ["cat"])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "labels.csv").write_text("name,age\nann,4\n")
+    with pytest.raises(ValueError, match=r"is no table of corrected labels \(path,label\)"):
+        Corrections(tmp_path / "other")
+
+
+def test_several_labels_are_corrected_together(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", ("sea", "sky", "sand"), "multilabel")
+    session = AppSession([run], Corrections(tmp_path / "kept"))
+    for name, labels in (("Cat", ["sea", "sand"]), ("Hills", ["sky"])):
+        session.correct(PageState(f"sample:{name}", run), labels)
+    rows = (tmp_path / "kept" / "labels.csv").read_text().splitlines()
+    assert rows == ["path,label", "images/sample-Cat.png,sea|sand", "images/sample-Hills.png,sky"]
+    assert open_data(tmp_path / "kept" / "labels.csv").task == "multilabel"
 
 
 def test_every_style_is_for_something_on_the_page() -> None:

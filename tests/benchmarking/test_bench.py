@@ -18,6 +18,7 @@ from nearsight.benchmarking.models import BenchModel, NotMeasured, bytes_held, m
 from nearsight.benchmarking.report import bench_table, printed_top1, scaling_table
 from nearsight.benchmarking.results import Bench, Key, Setting, fit_exponent, growths, warn_if_restless
 from nearsight.interval import Interval
+from tests.rounding import assert_rounded
 
 CPU = torch.device("cpu")
 MEGA = 10**6
@@ -256,7 +257,7 @@ def test_a_runtime_gives_the_models_answers(runtime: str) -> None:
     with torch.inference_mode():
         expected = given.model(images)
     shown = torch.as_tensor(answer[0] if runtime == "onnx" else answer)  # type: ignore[index]
-    torch.testing.assert_close(shown, expected, atol=1e-4, rtol=1e-3)
+    assert_rounded(shown, expected, given.model)
 
 
 def test_names_options_and_sizes() -> None:
@@ -355,3 +356,29 @@ def test_the_verb_takes_names_and_shows_its_table() -> None:
     for wrong in ({"batch": 0}, {"runtimes": "fast"}, {"scaling": [64]}, {"size": 64, "scaling": [64, 96]}):
         with pytest.raises(ValueError, match="--"):
             bench("deit_nano", device="cpu", **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("runtime", ["folded-bfloat16", "onnx-int8", "openvino", "openvino-bfloat16"])
+def test_runtimes_in_fewer_bits_run_the_model(runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(timing, "instructions", lambda: ("avx512_bf16", "avx512_vnni"))
+    model, images = open_model("deit_nano"), torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert isinstance(model, BenchModel)
+    with torch.inference_mode():
+        wanted = model.model(images)
+        made = make_runner(model, runtime, CPU, threads=1).call(images)
+    found = torch.as_tensor(np.asarray(made[0] if not isinstance(made, Tensor) else made.float()))
+    assert found.shape == wanted.shape
+    if runtime != "onnx-int8":  # calibrated with noise for its time alone
+        tolerance = 2**-5 if "bfloat16" in runtime else 1e-4  # bfloat16 keeps 8 bits, of which sums lose some
+        assert (found - wanted).abs().max() <= tolerance * wanted.abs().max()
+
+
+def test_fewer_bits_are_refused_where_the_cpu_has_no_instructions_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "instructions", lambda: ("avx2",))
+    model = open_model("deit_nano")
+    assert isinstance(model, BenchModel)
+    for runtime in ("eager-bfloat16", "onnx-int8"):
+        with pytest.raises(ValueError, match="This CPU has no instructions for"):
+            make_runner(model, runtime, CPU, threads=1)

@@ -68,7 +68,11 @@ def test_models_without_a_printed_accuracy_are_left_out_of_the_picture_with_a_se
 @pytest.mark.parametrize(
     ("models", "options", "expected"),
     [
-        (["deit_nano"], {"runtimes": "eagre"}, "--runtimes eagre is not known; use some of eager, folded, compiled"),
+        (
+            ["deit_nano"],
+            {"runtimes": "eagre"},
+            "--runtimes eagre is not known; use all, or some of eager, folded, compiled",
+        ),
         (
             ["deit_nano"],
             {"batch": "0,x"},

@@ -35,6 +35,7 @@ from nearsight.models import MODELS
 from nearsight.tasks.build import build
 from nearsight.tasks.dense import build_dense
 from tests.checkpoints.weight_server import Hub
+from tests.rounding import assert_rounded
 
 NAME = "test_vit.r160_in1k"  # timm's smallest, made for tests
 
@@ -86,7 +87,7 @@ def test_a_model_of_ours_takes_the_weights_of_the_same_network_of_timm(name: str
     ours = build(ModelChoice(name=name, weights=str(tmp_path / f"{SAME_NETWORK[name]}.safetensors")), 7).model.eval()
     images = torch.randn(2, 3, 224, 224)
     with torch.no_grad():
-        assert torch.allclose(ours(images), host(images), atol=1e-4)
+        assert_rounded(ours(images), host(images), ours)
 
 
 def test_weights_are_taken_from_the_folder_first_then_from_the_caches(
@@ -319,4 +320,4 @@ def test_real_weights_give_timms_logits_also_at_another_image_size(real_weights:
                 continue  # ours resizes positions as it does for images of any size, without antialiasing
             built = build(ModelChoice(name=name, weights="auto", img_size=size), classes=1000)
             with torch.no_grad():
-                assert torch.allclose(built.model.eval()(images), theirs(images), atol=1e-5), (name, size)
+                assert_rounded(built.model.eval()(images), theirs(images), theirs)

@@ -34,7 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(source=source, recipe=recipe, folder=folder, **settings)
         return replace(OUTCOME, folder=folder)
 
-    monkeypatch.setattr("nearsight.training.train.run_training", note)
+    monkeypatch.setattr("nearsight.training.ladder.run_training", note)
     return seen
 
 

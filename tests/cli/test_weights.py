@@ -134,8 +134,11 @@ def test_how_a_training_starts_follows_from_what_is_at_hand(folder: Path, tmp_pa
         found = start(tmp_path, "small-data", **changes)
         assert (found.recipe, found.model, found.weights) == (recipe, model, weights), changes
         assert (note in found.notes[0]) if note else found.notes == (), changes
+    assert start(tmp_path, "small-multilabel").weights is None
+    for task in ("small-detect", "small-segment"):
+        assert (start(tmp_path, task).model, start(tmp_path, task).weights) == ("test_vit", file)
+        assert "Starts from" in start(tmp_path, task).notes[0]
     for task in ("small-detect", "small-multilabel"):
-        assert start(tmp_path, task).weights is None
         assert start(tmp_path, task, name="test_vit").weights == file
         assert start(tmp_path, task, name="test_vit").recipe == task
     with pytest.raises(ValueError, match="--weights pretrained won't do: there are no pretrained weights of deit_nano"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nearsight.comparison.report import learning_curves, render, verdict
-from nearsight.comparison.results import Comparison, Curve, RunResult, read_results
+from nearsight.comparison.results import Comparison, Curve, Example, RunResult, read_results
 
 Make = Callable[..., Comparison]
 SCORES = {"deit_nano": 0.45, "localvit_nano": 0.6, "lit_nano": 0.58, "resnet18": 0.66}
@@ -20,6 +20,13 @@ def test_the_report_is_a_function_of_results_json(make_results: Make, tmp_path: 
     results.save(tmp_path)
     assert read_results(tmp_path).to_dict() == results.to_dict()
     assert render(read_results(tmp_path)) == render(results)
+
+
+def test_examples_of_version_0_1_are_read_under_their_old_names() -> None:
+    old = {"label": "deit_nano", "answer": "dog", "right": 1, "seeds": 3}
+    read = Example.model_validate({"name": "1.png", "truth": "cat", "picture": "", "answers": [old], "models_right": 2})
+    assert (read.ground_truth, read.predictions[0].prediction) == ("cat", "dog")
+    assert Example.model_validate_json(read.model_dump_json()) == read and "answer" not in read.model_dump_json()
 
 
 def test_a_comparison_tells_people_and_notebooks_what_it_found(make_results: Make) -> None:
@@ -54,6 +61,18 @@ def test_two_dozen_models_can_be_told_apart(make_results: Make) -> None:
     assert len(looks) == 24
     for name in {name for look in looks for name in look.split()}:  # and the page says what each looks like
         assert re.search(rf"\.{name}\b[^{{]*\{{", page)
+
+
+def test_loss_and_top5_have_curves_where_runs_have_them(make_results: Make) -> None:
+    results = make_results(SCORES)
+    assert learning_curves(results, "loss").count("<polyline") == len(SCORES)
+    assert "Training loss by epoch" in learning_curves(results, "loss") and "ends at 1.000" in render(results)
+    assert learning_curves(results, "val_top5") == "" and "Top-5" not in render(results)
+    curve = Curve(epoch=[1, 2], seconds=[1.0, 2.0], loss=[2.0, 1.0], val_score=[0.2, 0.4], val_top5=[0.6, 0.875])
+    runs = [RunResult(seed=0, score=0.5, val_score=0.4, seconds=2.0, epochs=2, curve=curve)]
+    models = [results.models[0].model_copy(update={"runs": runs}), *results.models[1:]]
+    shown = learning_curves(results.model_copy(update={"models": models}), "val_top5")
+    assert shown.count("<polyline") == 1 and "ends at 87.5%" in shown
 
 
 def test_a_single_epoch_is_seen_as_a_dot(make_results: Make) -> None:

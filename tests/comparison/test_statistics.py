@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from nearsight.comparison.statistics import correct_for_many, estimate, estimate_difference, estimate_score, judge
-from nearsight.tasks.base import pseudo_values
+from nearsight.tasks.evaluator import pseudo_values
 
 
 def draw_world(generator: np.random.Generator, seeds: int, images: int, seed_spread: float, image_spread: float):

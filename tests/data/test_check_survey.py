@@ -78,6 +78,18 @@ def test_images_that_kill_their_process_are_reported_and_the_others_read(bad_spl
     assert survey.sizes[:, 0].tolist() == [i + 1 for i in range(100) if i not in (20, 21, 70)]
 
 
+def test_a_script_without_a_guard_is_run_once(tmp_path):
+    """Processes that are started afresh import the script that started them, unless they are kept from it."""
+    for number in range(3):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    (tmp_path / "labels.csv").write_text("file,label\n0.png,a\n1.png,b\n2.png,a\n")
+    script = tmp_path / "script.py"
+    lines = ("import nearsight", "print('begins')", "print(nearsight.check_data('labels.csv', workers=2).images)")
+    script.write_text("\n".join(lines))
+    ran = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0 and ran.stdout.splitlines() == ["begins", "{'train': 3}"], ran.stderr
+
+
 def test_processes_that_cannot_start_are_reported_in_a_sentence(bad_splits):
     with pytest.raises(OSError, match=r"^Worker processes end before they have read anything; read with 0 workers\.$"):
         survey_images({"train": bad_splits.Poison()}, workers=1)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +20,13 @@ from typer.testing import CliRunner
 
 from nearsight import predict
 from nearsight.cli.shell import app
+from nearsight.config.files import load_recipe
 from nearsight.data import BadImage, open_data
 from nearsight.data.check import check_data
 from nearsight.data.file_system import ZipArchive, find_images
 from nearsight.data.image import decode
+from nearsight.data.labels import natural_key
+from nearsight.data.sources.coco import category_names
 
 PYTHONS_OWN = ("list indices", "NoneType", "object has no attribute", "Traceback", "not subscriptable", "unhashable")
 
@@ -406,3 +410,38 @@ def test_the_list_of_fixes_takes_the_place_of_nothing_else(photos: Path, tmp_pat
     for _ in range(2):  # a list that this wrote is written anew
         outcome = CliRunner().invoke(app, ["data", "check", str(table), "--fix-list", str(tmp_path / "fix.txt")])
         assert outcome.exit_code == 0 and (tmp_path / "fix.txt").read_text() == "photos/a/0.png\n"
+
+
+def test_many_columns_and_categories_take_no_square_of_time(photos: Path, tmp_path: Path, coco_content) -> None:
+    """Each was looked up in a list of all before it: 100,000 took minutes."""
+    began = time.process_time()
+    titles = ",".join(f"c{number}" for number in range(50_000))
+    (tmp_path / "wide.csv").write_text(f"path,{titles}\nx.png{',1' * 50_000}\n")
+    with pytest.raises(ValueError):
+        open_data(str(tmp_path / "wide.csv"))
+    content = coco_content(["0.png"])
+    content["categories"] = [{"id": n, "name": f"c{n}"} for n in range(100_000)]
+    names = category_names("coco", {"train": content})["train"]
+    assert len(names) == 100_000 and names[7] == "c7"
+    assert time.process_time() - began < 20
+
+
+def test_a_label_of_thousands_of_digits_is_a_name() -> None:
+    assert sorted(["9" * 5000, "10", "2", "1" + "0" * 5000], key=natural_key)[:2] == ["2", "10"]
+
+
+def test_coco_in_another_encoding_that_json_has(coco) -> None:
+    source = coco("images")
+    file = source / "train.json"
+    before = len(open_data(str(source), "detect").train)
+    file.write_bytes(file.read_text().encode("utf-16"))
+    assert len(open_data(str(source), "detect").train) == before
+
+
+def test_references_in_a_recipe_are_refused(tmp_path: Path) -> None:
+    """Ten lines of them stand for three billion values."""
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 9)}]" for n in range(9)]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="line 2 repeats \\*a, which is not read here"):
+        load_recipe(str(tmp_path / "bomb.yaml"))

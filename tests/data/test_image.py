@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from nearsight.data import BadImage
-from nearsight.data.image import decode, is_image_name
+from nearsight.data.image import decode, is_image_name, show_middle
 
 
 def encode(image: Image.Image, kind: str, **options) -> bytes:
@@ -248,3 +248,10 @@ def test_no_warning_of_pillow_reaches_the_user(tmp_path: Path) -> None:
     code = f"from nearsight.data.image import decode; print(decode('it', {str(tmp_path / 'large.png')!r}).size)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (run.stdout, run.stderr) == ("(10000, 9000)\n", "")
+
+
+def test_the_middle_is_shown_in_any_size_also_where_rounding_leads_out_of_the_image() -> None:
+    sizes = [(width, side) for width in range(36, 400) for side in (35, 43, 97) if width - width / side * side < 0]
+    assert sizes  # such as 41 pixels, shown as 35
+    for width, side in sizes:
+        assert show_middle(Image.new("RGB", (width, 500)), (side, side), crop=1.0).shape == (3, side, side)

@@ -7,6 +7,8 @@ import io
 import json
 import pickle
 import re
+import subprocess
+import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -231,3 +233,37 @@ def test_urls_that_lead_nowhere(three_shards: Path) -> None:
     write_shard(three_shards / "bare.tar", [{"__key__": "7", "png": data.train.name(0).encode()}])
     memory.pipe_file("/bare/0.tar", (three_shards / "bare.tar").read_bytes())
     assert refused("memory://bare/0.tar").startswith("7.png in memory://bare/0.tar has no label; ")
+
+
+MILLION = """
+import resource, sys
+from nearsight.data import open_data
+from nearsight.data.loader import Batches
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+before, split = peak(), open_data(sys.argv[1]).train
+opened, seen, read = peak(), 0, 0
+for draws in Batches(split, batch=256, epochs=1, repeats=1, seed=0, start=0, parts=1, mine=range(1)):
+    seen += len(draws)
+    if seen <= 20_000:
+        read += sum(split.read(draw.image).width for draw in draws)
+print(len(split), seen, read, opened - before, peak() - before, len(split._open))
+"""
+
+
+@pytest.mark.drill
+def test_a_million_samples_are_indexed_and_drawn_in_bounded_memory(tmp_path: Path, png) -> None:
+    samples = [
+        {"__key__": f"{number:06d}", "png": png(number % 256, 0), "cls": number % 10} for number in range(10_000)
+    ]
+    write_shard(tmp_path / "part-0000.tar", samples)
+    for shard in range(1, 100):  # the same content under another name: 20 MB instead of 2 GB
+        (tmp_path / f"part-{shard:04d}.tar").hardlink_to(tmp_path / "part-0000.tar")
+    done = subprocess.run([sys.executable, "-c", MILLION, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    count, seen, read, opened, whole, files = map(int, done.stdout.split())
+    assert count == 1_000_000 and seen == count // 256 * 256 and read > 0 and files <= 64
+    assert opened < 500 * count  # bytes of a sample: names, offsets and labels, not contents
+    assert whole < 1000 * count

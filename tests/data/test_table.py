@@ -76,7 +76,9 @@ def test_columns_can_be_chosen(photos: Path) -> None:
     )
     with pytest.raises(ValueError, match=r"t\.csv has no column wher; it has: where, what, label\.$"):
         open_data(f"{source}?path=wher")
-    with pytest.raises(ValueError, match=r"has paht=where after the question mark; path, label, split, image, config"):
+    with pytest.raises(
+        ValueError, match=r"has paht=where after the question mark; path, label, split, group, image, config"
+    ):
         open_data(f"{source}?paht=where")
 
 

@@ -25,6 +25,7 @@ from nearsight.data.transforms import Preprocessing
 from nearsight.prediction import predict
 from nearsight.runs.bundle import ABOUT, describe, read_bundle, write_json
 from nearsight.runs.runtime import ImageBatches
+from tests.rounding import assert_rounded
 
 APP = typer.Typer()
 APP.command()(command)
@@ -86,7 +87,7 @@ def test_answers_and_problems_are_those_of_the_run(pictures: Path, kind: str) ->
     for mine, theirs in zip(found, expected, strict=True):
         if mine.problem is None:
             assert [name for name, _ in mine.top(4)] == [name for name, _ in theirs.top(4)]
-            assert mine.probabilities == pytest.approx(theirs.probabilities, abs=1e-5)
+            assert_rounded(mine.probabilities, theirs.probabilities, nearsight.load(trained_run()).model)
 
 
 def run_alone(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -32,6 +32,7 @@ from nearsight.models import MODELS
 from nearsight.runs.postprocess import draw_mask, postprocess, suppress, to_prediction
 from nearsight.runs.predictor import save_trained
 from nearsight.tasks.base import Built
+from tests.rounding import assert_rounded
 
 HEADS: dict[str, DenseHead] = {
     "retinanet": Retina(finest=4, levels=3, channels=16, score_threshold=0.001),
@@ -44,12 +45,14 @@ HEADS: dict[str, DenseHead] = {
     "upernet": UperNet(finest=4, channels=16, helper_channels=16),
     "linear": LinearHead(),
 }
+SPREAD = DenseSpec(MODELS["deit_nano"], HEADS["semantic-fpn"], layers=4, detail=8)  # as pretrained transformers are
 
 
 @cache
 def model(name: str) -> DenseModel:
     torch.manual_seed(0)
-    made = DenseModel(DenseSpec(MODELS["lit_nano"], HEADS[name]), 3).eval().requires_grad_(False)
+    spec = SPREAD if name == "spread" else DenseSpec(MODELS["lit_nano"], HEADS[name])
+    made = DenseModel(spec, 3).eval().requires_grad_(False)
     with torch.no_grad():  # scores that are far apart, so that rounding decides nothing
         for module in made.head.modules():
             if isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
@@ -73,7 +76,7 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", [*HEADS, "spread"])
 @pytest.mark.parametrize("size", [(64, 96), (50, 70)])
 @torch.no_grad()
 def test_what_a_graph_leaves_to_do_ends_in_the_models_own_predictions(name: str, size: tuple[int, int]) -> None:
@@ -94,7 +97,7 @@ def test_what_a_graph_leaves_to_do_ends_in_the_models_own_predictions(name: str,
 
 
 @pytest.mark.slow  # tests/tasks/test_contract.py does it with one small head for each task
-@pytest.mark.parametrize("run", HEADS, indirect=True)
+@pytest.mark.parametrize("run", [*HEADS, "spread"], indirect=True)
 def test_a_bundle_predicts_as_pytorch_does_without_it(run: Path) -> None:
     photos = run.parent / "photos"
     found = nearsight.export(run, images=photos)
@@ -161,5 +164,5 @@ def test_a_bundle_of_several_labels_gives_each_its_own_probability(tmp_path: Pat
     found = nearsight.export(tmp_path, format="pt2")
     image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
     (mine,), (theirs,) = (nearsight.load(path).predict(image) for path in (found.folder, tmp_path))
-    np.testing.assert_allclose(mine.probabilities, theirs.probabilities, atol=1e-5)
+    assert_rounded(mine.probabilities, theirs.probabilities, built.model)
     assert mine.thresholds == theirs.thresholds == (0.2, 0.5, 0.8)

@@ -21,6 +21,7 @@ from nearsight.runs import runtime
 from nearsight.runs.bundle import read_bundle
 from nearsight.runs.predictor import load_trained
 from nearsight.runs.runtime import open_runner
+from tests.rounding import assert_rounded
 
 APP = typer.Typer()
 APP.command()(command)
@@ -47,7 +48,7 @@ def test_a_bundle_answers_like_the_model_at_sizes_that_were_not_verified(kind: s
         images = torch.randn(batch, 3, height, width, generator=generator)
         with torch.no_grad():
             expected = trained.model(images)
-        torch.testing.assert_close(torch.from_numpy(runner(images.numpy())["logits"]), expected, rtol=1e-4, atol=1e-4)
+        assert_rounded(runner(images.numpy())["logits"], expected, trained.model)
 
 
 @pytest.mark.parametrize("kind", ["onnx", "pt2", "openvino"])
@@ -62,6 +63,8 @@ def test_what_a_bundle_says_of_itself(kind: str) -> None:
     sizes = [tuple(one["size"]) for one in verified["sizes"]]
     assert sizes == [(16, 16), (16, 24), (23, 19)]
     assert all(one["max_rel"] < 1e-4 and one["top1"] == 1 and one["images"] == 32 for one in verified["sizes"])
+    assert all(one["score"][0] == one["score"][1] for one in verified["sizes"])  # accuracy of the export and of PyTorch
+    assert verified["sizes"][0]["score"][0] > 0.5
     assert verified["versions"]["torch"] == torch.__version__.split("+")[0]
 
 

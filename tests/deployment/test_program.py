@@ -32,7 +32,7 @@ def check_answers(model: nn.Module, path: Path) -> None:
 def test_one_file_serves_any_number_of_images_of_any_size(name: str, tmp_path: Path) -> None:
     model, path = small_model(name), tmp_path / "model.pt2"
     assert write_program(model, path, model.img_size) == ANY
-    assert {inside.partition("/")[0] for inside in ZipFile(path).namelist()} == {"model"}  # whatever process wrote it
+    assert {inside.partition("/")[0] for inside in ZipFile(path).namelist()} == {"archive"}  # whatever process wrote it
     check_answers(model, path)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import nearsight.deployment.quantize
+from nearsight import timing
 from nearsight.data import open_data
 from nearsight.data.samples import Subset
 from nearsight.data.transforms import Preprocessing
@@ -21,7 +22,7 @@ from nearsight.deployment.export import export
 from nearsight.deployment.onnx import write_onnx
 from nearsight.deployment.quantize import most_sensitive, quantize
 from nearsight.deployment.verify import Group, batches
-from nearsight.runs.bundle import read_bundle
+from nearsight.runs.bundle import FILES, read_bundle
 from nearsight.runs.predictor import load_trained
 from nearsight.runs.run import open_own
 from nearsight.runs.runtime import open_runner, run_onnx
@@ -132,3 +133,26 @@ def test_a_refused_model_leaves_no_bundle(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match=r"loses .* points of accuracy .* nothing was written\."):
         export(trained_run(), tmp_path / "out", int8=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_fastest_is_kept_and_the_others_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(timing, "instructions", lambda: ("avx512_vnni",))
+    found = export(trained_run(), tmp_path / "fastest", fastest=True)
+    trials = {(trial.format, trial.precision): trial for trial in found.trials}
+    assert (
+        trials["openvino", "bfloat16"].reason
+        == "This CPU has no instructions for bfloat16 (avx512_bf16, amx_bf16, bf16)."
+    )
+    timed = {key: trial.milliseconds.value for key, trial in trials.items() if trial.milliseconds}
+    assert set(timed) == {("onnx", "float32"), ("openvino", "float32"), ("onnx", "int8")}
+    best = min(timed, key=timed.__getitem__)
+    assert (found.bundle.kind, "int8" if found.bundle.int8 else "float32") == best
+    assert min(trial.agreement for trial in found.trials if trial.agreement is not None) >= 0.98
+    written = json.loads((found.folder / "verify.json").read_text())
+    assert [trial["format"] for trial in written["trials"]] == ["onnx", "openvino", "openvino", "onnx"]
+    assert sorted(file.name for file in found.folder.iterdir()) == sorted(
+        [*FILES[found.bundle.kind], "preprocess.json", "verify.json"]
+    )
+    with pytest.raises(ValueError, match="--fastest chooses"):
+        export(trained_run(), tmp_path / "other", fastest=True, int8=True)

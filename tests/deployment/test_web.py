@@ -29,6 +29,7 @@ from nearsight.runs.bundle import read_bundle
 from nearsight.runs.predictor import save_trained
 from nearsight.tasks.base import Built
 from nearsight.tasks.build import build
+from tests.rounding import assert_rounded
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +107,7 @@ def test_the_page_shows_the_model_the_same_numbers_as_python(classifier: Path, o
     for size in ((16, 16), (7, 5), (301, 64), (64, 301), (640, 427)):
         image = photo(*size)
         seen = call(page, "async blob => Array.from((await nearsight.prepare(blob)).numbers)", png(image))
-        wanted = bundle.normalise(bundle.show(image)[None])[0]
+        wanted = bundle.normalise(bundle.show(image, (image.height, image.width))[None])[0]
         np.testing.assert_array_equal(np.array(seen, dtype=np.float32).reshape(wanted.shape), wanted, err_msg=str(size))
 
 
@@ -193,7 +194,7 @@ def test_the_page_gives_every_label_that_python_gives(runtime: Path, open_page: 
     (found,) = nearsight.load(folder).predict(image)
     assert {one["class"] for one in there if one["has"]} == set(found.labels)
     seen = {one["class"]: one["probability"] for one in there}
-    np.testing.assert_allclose([seen[name] for name in "abc"], found.probabilities, atol=1e-5)
+    assert_rounded([seen[name] for name in "abc"], found.probabilities, built.model)
 
 
 @pytest.mark.drill

@@ -6,13 +6,13 @@ from scipy.special import softmax
 from scipy.stats import binomtest
 from sklearn import metrics as sklearn_metrics
 
+from nearsight.interval import wilson
 from nearsight.tasks.classification_metrics import (
     calibrate,
     confusion_matrix,
     measure,
     most_confused,
     rank,
-    wilson,
     worst_classes,
 )
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from nearsight.plots.style import to_png
 from nearsight.tasks.classification_metrics import calibrate
-from nearsight.tasks.classification_plots import Mistake, draw_confusion, draw_mistakes, draw_reliability
+from nearsight.tasks.classification_report import Mistake, draw_confusion, draw_mistakes, draw_reliability
 
 LONG = "American Staffordshire terrier, or $pit_bull$"
 

@@ -11,6 +11,7 @@ from nearsight.data.samples import Subset
 from nearsight.evaluation import collect, evaluate
 from nearsight.runs.predictor import load_trained, pick_device
 from nearsight.tasks.classify import TASK
+from tests.rounding import assert_rounded
 
 CPU = torch.device("cpu")
 
@@ -29,7 +30,7 @@ def test_predictions_are_those_of_the_model(digits_run) -> None:
         shown = torch.from_numpy(((small - mean) / std).transpose(2, 0, 1))[None]
         with torch.no_grad():
             expected = trained.model(shown)[0].double().softmax(0).numpy()
-        np.testing.assert_allclose(found[row].probabilities, expected, atol=1e-4)
+        assert_rounded(found[row].probabilities, expected, trained.model)
         assert found[row].image == split.name(row)
     meter, _ = collect(trained, split, batch=7)
     assert [one.label for one in meter.ranked()] == split.labels.tolist()

@@ -17,7 +17,8 @@ from nearsight.cli.evaluate import evaluate as command
 from nearsight.data.sources.npz import Arrays
 from nearsight.evaluation import Evaluation, evaluate
 from nearsight.tasks.classification_metrics import rank
-from nearsight.tasks.classify import TASK, to_csv
+from nearsight.tasks.classification_report import to_csv
+from nearsight.tasks.classify import TASK
 
 APP = typer.Typer()
 APP.command()(command)

@@ -9,6 +9,7 @@ import nearsight
 from nearsight.explanation import capture, rollout
 from nearsight.ops.attention_matrix import GlobalMatrix, ReducedMatrix, WindowMatrix
 from nearsight.parts import Life
+from tests.rounding import assert_rounded
 
 VIT = {"embed_dim": 32, "depth": 2, "num_heads": 2}
 MODELS = {
@@ -83,13 +84,13 @@ def test_attention_equals_timms_own(kind: str) -> None:
                 inside = tokens < layer.grid.tokens
                 tokens = tokens[inside]
                 part = own[:, window][:, :, inside][..., inside]
-                torch.testing.assert_close(rows[:, :, tokens][..., tokens], part, atol=1e-5, rtol=1e-4)
-            torch.testing.assert_close(rows.sum(), own_inside(own, positions, layer.grid.tokens), rtol=1e-5, atol=1e-3)
+                assert_rounded(rows[:, :, tokens][..., tokens], part, model)
+            assert_rounded(rows.sum(), own_inside(own, positions, layer.grid.tokens), rows.numel())
         elif isinstance(layer.attention_matrix, ReducedMatrix):
-            torch.testing.assert_close(layer.attention_matrix.to_keys(queries), own, atol=1e-5, rtol=1e-4)
+            assert_rounded(layer.attention_matrix.to_keys(queries), own, model)
         else:
             assert isinstance(layer.attention_matrix, GlobalMatrix)
-            torch.testing.assert_close(layer.attention_matrix.rows(queries), own, atol=1e-5, rtol=1e-4)
+            assert_rounded(layer.attention_matrix.rows(queries), own, model)
 
 
 def own_inside(own: Tensor, positions: Tensor, tokens: int) -> Tensor:

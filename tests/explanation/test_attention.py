@@ -19,6 +19,7 @@ from nearsight.explanation import (
 )
 from nearsight.models import MODELS, Backbone
 from nearsight.parts.merge import DeformableMergeModule
+from tests.rounding import assert_rounded
 
 LITS = ["lit_nano", "lit_tiny", "lit_small"]
 
@@ -94,8 +95,8 @@ def test_models_without_deformable_merges_are_refused() -> None:
 def test_global_tokens_gather_and_broadcast_shares() -> None:
     found = global_tokens(build("lightvit_nano"), pictures(40, 32))
     heads = found.aggregate.raw["heads"], found.broadcast.raw["heads"]
-    np.testing.assert_allclose(heads[0].sum(axis=(3, 4)), 1, atol=1e-5)
-    np.testing.assert_allclose(heads[1].sum(axis=2), 1, atol=1e-5)
+    for sums, terms in ((heads[0].sum(axis=(3, 4)), 80), (heads[1].sum(axis=2), 4)):  # over patches, over tokens
+        assert_rounded(sums, np.ones_like(sums), terms)
     assert found.aggregate.cell == (4, 4) and found.aggregate.values.shape == (2, 4, 10, 8)
     one = global_tokens(build("lightvit_nano"), pictures(40, 32), head=1, tokens=[3])
     np.testing.assert_array_equal(one.aggregate.values[:, 0], heads[0][:, 1, 3])
@@ -138,11 +139,6 @@ def test_the_receptive_field_leaves_no_trace() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def longest_sum(model) -> int:
-    """Products that the widest layer of a model adds up for one number."""
-    return max(weight[0].numel() for weight in model.parameters() if weight.ndim > 1)
-
-
 @pytest.mark.parametrize("name", NANO)
 def test_probability_grids_are_means_of_attention(name: str) -> None:
     model, images = build(name), pictures(40, 32, 3)
@@ -152,9 +148,8 @@ def test_probability_grids_are_means_of_attention(name: str) -> None:
     assert [grid.layer for grid in found.layers] == [layer.name for layer in layers] and found.images == 3
     for grid, layer in zip(found.layers, layers, strict=True):
         rows = attention(seen, layer=layer.name, at=(9, 20)).weights[:, :, 0, layer.grid.aux :]
-        # Batches of 2 and 1 are summed in another order than one of 3: rounding grows with the longest sum.
-        tolerance = np.finfo(np.float32).eps * longest_sum(model) * abs(rows).max()
-        np.testing.assert_allclose(grid.heads.reshape(len(grid.heads), -1), rows.mean(axis=0), rtol=0, atol=tolerance)
+        # Batches of 2 and 1 are summed in another order than one of 3.
+        assert_rounded(grid.heads.reshape(len(grid.heads), -1), rows.mean(axis=0), model)
         assert grid.query == (20 // layer.cell[0], 9 // layer.cell[1])
 
 

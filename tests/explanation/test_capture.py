@@ -12,6 +12,7 @@ from nearsight.explanation import attention, capture
 from nearsight.lattice import Grid, image
 from nearsight.ops.attention_matrix import GatherMatrix, KernelMatrix, ReducedMatrix, WindowMatrix
 from nearsight.parts.attention import GlobalModule, WindowModule
+from tests.rounding import assert_rounded
 
 SIZES = [(32, 32), (44, 36)]
 
@@ -63,7 +64,7 @@ def test_global_weights_times_values_are_the_output(kind: str, size: tuple[int, 
             values = mixer.qkv(tokens, grid)[2].unflatten(-1, (mixer.heads, -1)).transpose(1, 2)
             mixed = layer.attention_matrix.rows(everyone(layer)) @ values
             again = mixer.proj(mixed.transpose(1, 2).flatten(2))
-        torch.testing.assert_close(again, output, atol=1e-5, rtol=1e-5)
+        assert_rounded(again, output, mixer)
 
 
 def plain_attention(mixer: GlobalModule, tokens: Tensor, grid: Grid) -> Tensor:
@@ -106,7 +107,7 @@ def test_cropped_windows_give_the_layers_output() -> None:
                 heads = field.unflatten(-1, (mixer.heads, -1)).transpose(1, 2)
                 mixed = layer.attention_matrix.rows(everyone(layer)) @ heads
                 again = mixer.proj(mixed.transpose(1, 2).flatten(2))
-            torch.testing.assert_close(again, output, atol=2e-5, rtol=1e-4)
+            assert_rounded(again, output, mixer)
 
 
 @pytest.mark.parametrize("shifted", [False, True])
@@ -154,7 +155,7 @@ def test_reduced_keys_times_values_are_the_output() -> None:
             values = mixer.kv(reduced).chunk(2, dim=-1)[1].unflatten(-1, (mixer.heads, -1)).transpose(1, 2)
             mixed = layer.attention_matrix.to_keys(everyone(layer)) @ values
             again = mixer.proj(mixed.transpose(1, 2).flatten(2))
-        torch.testing.assert_close(again, output, atol=1e-5, rtol=1e-5)
+        assert_rounded(again, output, mixer)
         torch.testing.assert_close(
             layer.attention_matrix.rows(everyone(layer)).sum(dim=-1), torch.ones(2, mixer.heads, grid.tokens)
         )
@@ -174,7 +175,7 @@ def test_gather_broadcast_and_windows_are_the_output() -> None:
             sent = mixer.kv_global(gathered).chunk(2, dim=-1)[1].unflatten(-1, (mixer.heads, -1)).transpose(1, 2)
             near, far = mixing.local.rows(patches) @ values, mixing.broadcast(patches) @ sent
             again = mixer.proj(torch.cat((gathered, (near + far).transpose(1, 2).flatten(2)), dim=1))
-        torch.testing.assert_close(again, output, atol=1e-5, rtol=1e-5)
+        assert_rounded(again, output, mixer)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -194,7 +195,7 @@ def test_kernels_times_the_map_are_the_convolution(kind: str, size: tuple[int, i
             expected = expected if bias is None else expected - bias
             groups = entered.unflatten(-1, (layer.attention_matrix.heads, -1)).transpose(1, 2)  # [B, G, N, C / G]
             again = (layer.attention_matrix.rows(everyone(layer)) @ groups).transpose(1, 2).flatten(2)
-        assert (again - expected).abs().max() < 1e-5 * expected.abs().max()
+        assert_rounded(again, expected, mixer)
 
 
 @pytest.mark.parametrize("kind", ["sliding", "pre-convolution", "post-convolution"])
@@ -207,7 +208,7 @@ def test_sliding_weights_times_values_are_the_output(kind: str) -> None:
         with torch.no_grad():
             values = mixer.qkv(tokens, grid)[2].unflatten(-1, (mixer.heads, -1)).transpose(1, 2)
             again = mixer.proj((layer.attention_matrix.rows(everyone(layer)) @ values).transpose(1, 2).flatten(2))
-        torch.testing.assert_close(again, output, atol=1e-5, rtol=1e-5)
+        assert_rounded(again, output, mixer)
 
 
 def test_local_mlp_weights_times_values_are_the_output() -> None:
@@ -219,7 +220,7 @@ def test_local_mlp_weights_times_values_are_the_output() -> None:
         with torch.no_grad():  # padding is zero behind the value layer, so it adds nothing
             values = mixer.value(tokens).unflatten(-1, (mixer.groups, -1)).transpose(1, 2)
             again = mixer.proj((layer.attention_matrix.rows(everyone(layer)) @ values).transpose(1, 2).flatten(2))
-        torch.testing.assert_close(again, output, atol=1e-4, rtol=1e-4)
+        assert_rounded(again, output, mixer)
 
 
 class Largest(TorchDispatchMode):
@@ -270,9 +271,7 @@ def test_folded_models_can_be_looked_into(name: str) -> None:
         if one.attention_matrix.signed:  # a folded kernel has taken in its norm, per channel
             assert one.attention_matrix.rows(queries).shape == other.attention_matrix.rows(queries).shape
         else:
-            torch.testing.assert_close(
-                one.attention_matrix.rows(queries), other.attention_matrix.rows(queries), atol=1e-4, rtol=1e-3
-            )
+            assert_rounded(one.attention_matrix.rows(queries), other.attention_matrix.rows(queries), model)
 
 
 def test_a_layer_without_mixer_and_a_foreign_model_are_refused() -> None:

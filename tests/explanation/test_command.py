@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.text import Annotation
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -36,6 +37,7 @@ def explain(*words: object) -> tuple[int, str]:
 
 
 METHODS = {
+    "grad-rollout": ("lit_nano", "values"),
     "attention": ("deit_nano_life", "weights"),
     "rollout": ("swin_nano", "aux"),
     "global-tokens": ("lightvit_nano", "aggregate"),
@@ -162,6 +164,35 @@ def test_the_verb_takes_images_as_they_are_and_gives_what_the_command_writes(pic
     assert json.loads(json.dumps(found.to_dict()))["explanations"][1]["prediction"][0]["class"] == name
     assert found._repr_html_().count("<img") == 2 and "rollout" in repr(found[0])
     assert [file.name for file in found[0].save(tmp_path / "one.png")] == ["one.png"]
+
+
+def test_the_default_figure_names_prediction_confidence_and_true_class(tmp_path: Path) -> None:
+    names = ("dress", "shirt", "hat", "shoes")
+    build_and_save(tmp_path / "run", names)
+    (tmp_path / "hat").mkdir()
+    Image.new("RGB", (48, 40), "teal").save(tmp_path / "hat" / "a.png")
+    (made,) = nearsight.explain(tmp_path / "run", tmp_path / "hat" / "a.png")
+    ((name, confidence),) = made.prediction
+    assert made.method == "grad-rollout" and made.truth == "hat" == made.to_dict()["truth"]
+    page = made.figure()
+    said = page.get_suptitle().split("\n")[0]
+    assert said == f"Prediction: {name} ({100 * confidence:.1f} %)"
+    assert any("True class: hat. Model: deit_nano" in text.get_text() for text in page.findobj(Annotation))
+    titles = [axes.get_title(loc="left") for axes in page.axes]
+    classes = {title.split(",")[0] for title in titles[1:4]}
+    assert titles[0] == "input" and titles[1].startswith(f"{name}, ") and {name, "hat"} <= classes < set(names)
+    assert page.get_figwidth() < 6, "two panels in a line can be read on a narrow screen"
+    smooth, cells = (nearsight.explain(tmp_path / "run", tmp_path / "hat", overlay=o)[0] for o in (None, "cells"))
+    assert to_png(smooth.figure()) != to_png(cells.figure())
+    with pytest.raises(ValueError, match="overlay='round' is not known; use smooth or cells"):
+        nearsight.explain(tmp_path / "run", tmp_path / "hat", overlay="round")
+
+
+def build_and_save(folder: Path, classes: tuple[str, ...]) -> None:
+    """A run with random weights that counts as trained."""
+    save_trained(
+        build(ModelChoice(name="deit_nano"), classes=len(classes)), "classify", classes, folder / "model.safetensors"
+    )
 
 
 def test_many_images_are_averaged_beside_those_of_each(picture: Path, tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def test_a_class_that_is_not_found_is_refused(picture: Path, tmp_path: Path) -> 
 def test_scores_of_a_segmenter_are_complete(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", "deit_nano", LinearHead(), "segment", SHAPES)
     found = score(load_module(run), "shapes?size=40&images=40", limit=4, steps=3)
-    assert [row.method for row in found.methods] == ["dense-rollout", "rollout", "prediction", "random", "centre"]
+    names = ["grad-rollout", "dense-rollout", "rollout", "prediction", "random", "centre"]
+    assert [row.method for row in found.methods] == names
     assert found.cases > 0 and 0 < found.covered < 0.5
     for row in found.methods:
         assert row.insertion_curve.shape == (4,) and 0 <= row.pointing.value <= 1

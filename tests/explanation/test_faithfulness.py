@@ -25,6 +25,7 @@ from nearsight.explanation.faithfulness import (
     mask_in_view,
     order,
     score,
+    to_markdown,
 )
 from nearsight.explanation.maps import view_of
 from nearsight.explanation.targets import class_confidence, predicted_targets
@@ -167,15 +168,25 @@ def test_a_perfect_map_points_at_everything(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_can_not_be_scored_is_refused(tmp_path: Path) -> None:
     predictor = load_module("deit_nano")
-    with pytest.raises(ValueError, match="has no boxes or masks of objects"):
-        score(predictor, "digits")
     with pytest.raises(ValueError, match="knows none of the classes"):
         score(predictor, "shapes?size=32&images=10")
     with pytest.raises(ValueError, match=r"No method 'rolout' is known; did you mean rollout\?"):
         score(predictor, "shapes?size=32&images=10", method="rolout")
     knowing = replace(predictor, classes=tuple(open_data("shapes?size=32&images=10").classes))
-    with pytest.raises(ValueError, match="predicts classes of images, and dense-rollout does not fit; use rollout"):
+    with pytest.raises(
+        ValueError, match="predicts classes of images, and dense-rollout does not fit; use grad-rollout"
+    ):
         score(knowing, "shapes?size=32&images=10", method="dense-rollout")
+
+
+def test_images_without_boxes_are_scored_by_their_curves_alone(tmp_path: Path) -> None:
+    Image.new("RGB", (40, 30), "teal").save(tmp_path / "a.png")
+    for data, images in (("digits", 3), (str(tmp_path), 1)):
+        found = score("deit_nano", data, method="rollout", limit=3, steps=2)
+        assert found.images == found.cases == images and found.covered is None
+        row = found["rollout"]
+        assert row.pointing is None and row.gap.value == pytest.approx(row.insertion.value - row.deletion.value)
+        assert to_markdown(found).startswith("| method | deletion ↓ | insertion ↑ | difference ↑ |")
 
 
 def test_scores_of_a_classifier_are_complete(tmp_path: Path) -> None:
@@ -185,12 +196,13 @@ def test_scores_of_a_classifier_are_complete(tmp_path: Path) -> None:
     model.model.reset_classifier(6)
     predictor = Predictor(model.model, "untrained", "classify", shapes, model.preprocessing, None, "random")
     found = score(predictor, "shapes?size=32&images=40", limit=8, steps=4)
-    assert [row.method for row in found.methods] == ["rollout", "attention", "grad-cam", "random", "centre"]
+    names = ["grad-rollout", "rollout", "attention", "grad-cam", "random", "centre"]
+    assert [row.method for row in found.methods] == names
     for row in found.methods:
         assert 0 <= row.pointing.low <= row.pointing.value <= row.pointing.high <= 1
         assert row.deletion_curve.shape == (5,) and row.deletion_curve[0] == pytest.approx(row.insertion_curve[-1])
     assert found.cases <= found.images and found["centre"].method == "centre"
     found.save(tmp_path)
     first = json.loads((tmp_path / "scores.json").read_text())["methods"][0]
-    assert first["method"] == "rollout" and set(first["pointing"]) == {"mean", "low", "high"}
-    assert (tmp_path / "scores.md").read_text().count("\n") == 7 and (tmp_path / "curves.png").stat().st_size > 5000
+    assert first["method"] == "grad-rollout" and set(first["pointing"]) == {"mean", "low", "high"}
+    assert (tmp_path / "scores.md").read_text().count("\n") == 8 and (tmp_path / "curves.png").stat().st_size > 5000

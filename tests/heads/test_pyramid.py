@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -10,7 +11,16 @@ from torch import nn
 
 from nearsight.checkpoints import load_official
 from nearsight.checkpoints.backbone import load_backbone
-from nearsight.heads import DenseModel, DenseSpec, MaskRcnn, TimmBackbone, make_pyramid
+from nearsight.heads import (
+    DenseModel,
+    DenseSpec,
+    MaskRcnn,
+    SemanticFpn,
+    TimmBackbone,
+    from_json,
+    make_pyramid,
+    to_json,
+)
 from nearsight.heads.fpn import Fpn
 from nearsight.heads.pyramid import Levels, released_norms
 from nearsight.models import MODELS
@@ -180,3 +190,33 @@ def test_segmentation_models_pytorch_has_no_place_for_lightvit_s_strides() -> No
     smp = pytest.importorskip("segmentation_models_pytorch")
     with pytest.raises(ValueError, match="downsampling pattern"):
         smp.Unet("tu-lightvit_tiny", encoder_weights=None)
+
+
+def test_early_blocks_make_the_fine_maps_and_late_ones_the_coarse() -> None:
+    spec = MODELS["deit_nano"]
+    pyramid = make_pyramid(spec, strides=(4, 8, 16, 32), layers=4).eval()
+    images, blocks = torch.randn(1, 3, 64, 64), pyramid.blocks
+    assert blocks[-1] == spec.stages[0].depth - 1 and blocks == sorted(set(blocks)) and len(blocks) == 4
+    before = pyramid(images)
+    with torch.no_grad():  # only what comes behind the third of the four blocks changes
+        for block in pyramid.backbone.stages[0].blocks[blocks[2] + 1 :]:
+            for parameter in block.parameters():
+                parameter.add_(0.5)
+    after = pyramid(images)
+    assert [torch.equal(old, new) for old, new in zip(before, after, strict=True)] == [True, True, True, False]
+    sum(level.sum() for level in pyramid.train()(images)).backward()
+    assert all(parameter.grad is not None for parameter in pyramid.parameters())
+
+
+@pytest.mark.parametrize("backbone", [MODELS["deit_nano"], TimmBackbone("test_vit"), TimmBackbone("resnet18")])
+def test_a_stem_for_detail_joins_the_finest_map_alone(backbone: Any) -> None:
+    model = DenseModel(DenseSpec(backbone, SemanticFpn(channels=16, hidden=16), layers=2, detail=8), num_classes=3)
+    images = torch.randn(2, 3, 64, 96)
+    maps, plain = model.eval().maps(images), model.pyramid(images)
+    assert maps[0].shape[1] == plain[0].shape[1] + 8
+    assert torch.equal(maps[0][:, :-8], plain[0])
+    assert all(torch.equal(one, other) for one, other in zip(maps[1:], plain[1:], strict=True))
+    losses = model.train()(images, None, [torch.randint(0, 3, (64, 96)) for _ in range(2)])
+    sum(losses.values()).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert from_json(to_json(model.spec)) == model.spec

@@ -29,6 +29,22 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(head: str) -> None:
     torch.testing.assert_close(loss, sum(pixels) / counted)
 
 
+@pytest.mark.parametrize("head", SEGMENTERS)
+def test_weights_of_classes_multiply_the_loss_of_their_pixels(head: str) -> None:
+    model = build(head)
+    images, truth, weights = torch.randn(1, 3, 32, 32), torch.randint(0, 3, (32, 32)), torch.tensor([0.5, 1.0, 3.0])
+    truth[:4] = 255
+    with torch.no_grad():
+        logits = model(images)
+        model.training = True
+        model.head.class_weights = weights
+        loss = model(images, targets=[truth])["pixels"]
+    log_p = logits[0].log_softmax(dim=0)
+    pixels = [(row, column) for row in range(4, 32) for column in range(32)]
+    total = sum(-weights[truth[at]] * log_p[(truth[at], *at)] for at in pixels)
+    torch.testing.assert_close(loss, total / len(pixels))
+
+
 def test_the_helper_of_upernet_weighs_what_is_asked() -> None:
     losses = []
     for weight in (0.4, 0.8):

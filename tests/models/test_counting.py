@@ -112,7 +112,7 @@ def test_counting_leaves_the_mode_of_every_module_alone() -> None:
 
 
 def test_a_failing_model_leaves_no_listener_behind() -> None:
-    from nearsight.ops import flops as tally
+    from nearsight.ops import execution
 
     class Broken(nn.Module):
         def __init__(self) -> None:
@@ -124,4 +124,4 @@ def test_a_failing_model_leaves_no_listener_behind() -> None:
 
     with pytest.raises(RuntimeError, match="broken"):
         count(Broken(), 4)
-    assert not tally._LISTENERS
+    assert not execution._LISTENERS

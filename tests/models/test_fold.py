@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import nearsight
 from nearsight.models import Backbone
-from nearsight.parts.norm import TokenBatchNorm
+from nearsight.parts.layers import TokenBatchNorm
 
 Make = Callable[..., Backbone]
 Stir = Callable[[Backbone], Backbone]

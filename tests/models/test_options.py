@@ -119,7 +119,11 @@ def test_every_norm_goes_into_swin_and_dwnet(name, norm):
         ("tnt_tiny", {"dim": 24}, "made for 4x4 pixel tokens 24 wide, but PixelEmbed makes 4x4 of 12"),
         ("deit_tiny", {"embed": "conv_stem"}, "stride 2, 4 or 8, not 16; set patch_size to one of these"),
         ("deit_nano", {"mixer": "globl"}, "mixer='globl' is not known; use one of .* Did you mean 'global'?"),
-        ("deit_nano", {"ffn": "x"}, "ffn='x' is not known; use one of mlp, localvit, bigate, depthwise_mlp, or a part"),
+        (
+            "deit_nano",
+            {"ffn": "x"},
+            "ffn='x' is not known; use one of mlp, localvit, bigate, depthwise_mlp, dense, or a part",
+        ),
         (
             "swin_nano",
             {"mixer": ("global", "window")},

@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearsight.lattice import Grid
+from nearsight.lattice import Grid, resize_kernel, resize_plane
 from nearsight.models import MODELS, Backbone
 from nearsight.models.options import apply_options
 from nearsight.models.resize import resize_state
-from nearsight.ops.resize import resize_kernel, resize_plane
 from nearsight.parts.local_mlp import LocalMlpModule
 
 Make = Callable[..., Backbone]

@@ -11,6 +11,7 @@ from nearsight.ops.relative import resize_relative_table
 from nearsight.parts import Global, Life, LinearQkv, SpatialReduction, Window
 from nearsight.parts.attention import unit
 from nearsight.parts.slots import Site
+from tests.rounding import assert_rounded
 
 
 def attend(queries, keys, values, heads, bias=None):
@@ -79,7 +80,7 @@ def test_cosine_window_attention_is_swin_v2s(stir, shifted, size, trained):
     assert not theirs.attn.load_state_dict(weights, strict=False).unexpected_keys
     tokens = torch.randn(2, grid.patches, 8, dtype=torch.float64)
     # timm keeps the offsets of the bias network in float32.
-    torch.testing.assert_close(ours(tokens, grid), timm_window(theirs, tokens, grid), atol=1e-5, rtol=1e-5)
+    assert_rounded(ours(tokens, grid), timm_window(theirs, tokens, grid), ours)
 
 
 def test_the_temperature_of_cosine_attention_is_capped_at_a_hundred(stir):

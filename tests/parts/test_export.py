@@ -10,6 +10,8 @@ from nearsight.parts import (
     ConcatMerge,
     ConvTokenizer,
     DeformableMerge,
+    DenseFfn,
+    DenseStem,
     DepthWise,
     DepthwiseThen,
     GatherBroadcast,
@@ -20,6 +22,7 @@ from nearsight.parts import (
     LocalMlp,
     Patchify,
     PixelEmbed,
+    PoolMerge,
     ResidualMerge,
     ShiftedPatches,
     Sliding,
@@ -64,10 +67,12 @@ TOKEN_PARTS = [
     (LocalityFfn(), WITH_AUX),
     (BiGate(), WITH_AUX),
     (DepthwiseThen(kernel=3), WITH_AUX),
+    (DenseFfn(gamma=2, project=1), WITH_AUX),
     (ConcatMerge(), WITH_AUX),
     (ResidualMerge(), WITH_AUX),
     (DeformableMerge(), WITH_AUX),
     (DeformableMerge(backend="torch"), WITH_AUX),
+    (PoolMerge(), WITH_AUX),
 ]
 
 
@@ -104,6 +109,7 @@ def test_life_is_exported_for_any_batch_size():
         TokensToToken(patch=4, token_dim=8),
         PixelEmbed(patch=4, pixel_stride=2),
         ConvTokenizer(patch=4, inner=8),
+        DenseStem(patch=4, inner=(8,)),
         ShiftedPatches(patch=4),
     ],
 )

@@ -12,10 +12,11 @@ from nearsight.explanation import capture, rollout
 from nearsight.lattice import Grid
 from nearsight.models import MODELS, Backbone, BackboneSpec, Stage
 from nearsight.models.counting import count
+from nearsight.models.pooling import SequencePool
 from nearsight.models.spec import spec_from_json, to_json
 from nearsight.parts import ConvTokenizer, Global, Learned, LinearQkv, Mlp, ShiftedPatches, Window
-from nearsight.parts.sequence_pool import SequencePool
 from nearsight.parts.slots import Site
+from tests.rounding import assert_rounded
 
 CCT_2_3X2 = BackboneSpec(
     ConvTokenizer(patch=4),
@@ -40,7 +41,7 @@ def test_sequence_pooling_weighs_tokens_by_the_softmax_of_their_score(stir):
     scores = tokens.numpy() @ pool.score.weight.detach().numpy()[0]
     weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
     expected = np.einsum("bn,bnc->bc", weights, tokens.numpy())
-    torch.testing.assert_close(pool(tokens).detach(), torch.from_numpy(expected), atol=1e-5, rtol=1e-5)
+    assert_rounded(pool(tokens), expected, pool, torch.float64)
 
 
 @pytest.mark.parametrize("name", ["deit_nano", "swin_nano"])
@@ -66,7 +67,7 @@ def test_a_roll_out_starts_from_what_sequence_pooling_reads():
     assert read.shape == (2, 16) and torch.allclose(read.sum(dim=1), torch.ones(2)) and read.std() > 0.01
     maps = rollout(capture(model, images), residual=1.0).values[:, 0]  # no layer mixes: what is left is the reading
     coarse = torch.from_numpy(maps).unflatten(1, (4, -1)).unflatten(3, (4, -1)).sum(dim=(2, 4)).flatten(1)
-    torch.testing.assert_close(coarse, read.detach(), atol=1e-4, rtol=1e-3)
+    assert_rounded(coarse, read, model)
 
 
 def test_the_pooling_comes_and_goes_with_the_classifier():
@@ -177,7 +178,7 @@ def test_models_with_them_fold_resize_save_and_export(kind, tmp_path):
     torch.manual_seed(0)
     model = nearsight.create_model("deit_nano", **OPTIONS[kind], num_classes=3).eval()
     images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(nearsight.fold(model)(images), model(images), atol=1e-5, rtol=1e-4)
+    assert_rounded(nearsight.fold(model)(images), model(images), model)
     nearsight.save(model, tmp_path / "model.safetensors")
     torch.testing.assert_close(nearsight.load(tmp_path / "model.safetensors").model(images), model(images))
     batch = torch.export.Dim("batch")
@@ -186,7 +187,7 @@ def test_models_with_them_fold_resize_save_and_export(kind, tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     more = torch.randn(5, 3, 32, 32)
     (answers,) = session.run(None, {session.get_inputs()[0].name: more.numpy()})
-    torch.testing.assert_close(torch.from_numpy(answers), model(more).detach(), atol=1e-4, rtol=1e-3)
+    assert_rounded(answers, model(more), model)
     model.set_input_size(48)
     assert model(torch.randn(1, 3, 48, 48)).shape == (1, 3)
 

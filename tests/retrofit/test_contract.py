@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nearsight import fold, localize
 from nearsight.deployment.graph import Axes, Exportable, capture
+from tests.rounding import assert_rounded
 from tools.hosts import Example
 
 TRAINED = {"ffn": "localvit", "qkv": "life", "mixer": "depthwise"}
@@ -38,7 +39,7 @@ def test_an_answer_depends_on_its_image_alone(example: Example) -> None:
     images = pictures(3, example.size)
     with torch.no_grad():
         together, alone = model(images), torch.cat([model(one[None]) for one in images])
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    assert_rounded(together, alone, model)
     assert not torch.allclose(together, host(example)(images))  # what was learned counts
 
 
@@ -171,7 +172,7 @@ def test_folded_answers_are_the_same(example: Example) -> None:
     for batch in (1, 3):
         images = pictures(batch, example.size)
         with torch.no_grad():
-            torch.testing.assert_close(folded(images), model(images), rtol=1e-4, atol=1e-5)
+            assert_rounded(folded(images), model(images), model)
 
 
 @pytest.mark.parametrize("family", ["ViT", pytest.param("DeiT (ours)", marks=pytest.mark.drill)])
@@ -185,7 +186,7 @@ def test_a_recorded_graph_gives_the_same_answers(family: str) -> None:
         images = pictures(3, size)
         with torch.no_grad():
             (recorded,) = program.module()(images)
-            torch.testing.assert_close(recorded, model(images), rtol=1e-3, atol=1e-4)
+            assert_rounded(recorded, model(images), model)
     copy.deepcopy(model)  # what was noted while recording does not stay
 
 
@@ -198,7 +199,7 @@ def test_compiled_answers_are_the_same(family: str) -> None:
     for batch in (2, 3):
         images = pictures(batch, example.size)
         with torch.no_grad():
-            torch.testing.assert_close(compiled(images), model(images), rtol=1e-4, atol=1e-5)
+            assert_rounded(compiled(images), model(images), model)
 
 
 def test_nothing_of_timm_is_changed(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def test_a_model_comes_back_with_its_classes_and_its_input(name: str, tmp_path: 
             path,
         )
         assert not trained.model.training
+    assert repr(trained) == f"Predictor({name}: classify, 2 classes, trained weights, {path})"
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(trained.model(images), built.model.eval()(images))

@@ -182,3 +182,13 @@ def test_bad_targets_get_a_sentence(run: Path, tmp_path: Path) -> None:
 def test_commands_are_shown_without_folders() -> None:
     command = "nearsight train '/home/anna/my flowers' --out=/tmp/x --set model.name=deit_nano"
     assert without_folders(command) == "nearsight train 'my flowers' --out=x --set model.name=deit_nano"
+
+
+def test_transformers_opens_a_shared_folder_to_the_last_bit(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed; it is no dependency")
+    folder = trained(tmp_path / "run", ModelChoice(name="localvit_nano"))
+    nearsight.push(folder, folder=tmp_path / "shared", licence="apache-2.0")
+    theirs = transformers.TimmWrapperForImageClassification.from_pretrained(tmp_path / "shared").eval()
+    with torch.inference_mode():
+        assert torch.equal(theirs(IMAGES).logits, nearsight.load(folder).model(IMAGES))
+    assert theirs.config.id2label == {0: "ant", 1: "bee", 2: "cow"}

@@ -10,6 +10,7 @@ import json
 import pkgutil
 import subprocess
 import sys
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -29,10 +30,12 @@ from nearsight.comparison import compare as comparing
 from nearsight.comparison.plan import make_job
 from nearsight.comparison.report import verdict
 from nearsight.data.loader import EvalImages
+from nearsight.data.open import open_any
 from nearsight.runs.run import Outcome
 from nearsight.tasks import TASKS
 from nearsight.tasks.predictions import Prediction
 from nearsight.training import run_training
+from tests.rounding import assert_rounded
 
 Typed = Callable[..., tuple[int, str, str]]
 SMALL = {"batch": 8, "data.workers": 0, "model.img_size": 16}
@@ -161,7 +164,7 @@ class TaskTester:
     def test_evaluation_finds_what_the_training_found(self, outcome: Outcome, folder: Path) -> None:
         assert outcome.task == self.task and outcome.test is not None
         tested = nearsight.evaluate(folder, device="cpu")
-        assert (tested.split, tested.own, tested.task) == ("test", True, TASKS[self.task])
+        assert (tested.split, tested.own, tested.task.name) == ("test", True, self.task)
         assert tested.score == pytest.approx(outcome.test_score, abs=1e-6)
         for key, value in tested.metrics.values().items():
             assert value == pytest.approx(outcome.test[key], abs=1e-5), key
@@ -177,7 +180,7 @@ class TaskTester:
             meter.add(batch, list(predictor.predict(images, min_score=0.0)))
         judged = nearsight.evaluate(predictor)
         assert meter.metrics().values() == pytest.approx(judged.metrics.values(), abs=1e-5, nan_ok=True)
-        np.testing.assert_allclose(meter.scores(), judged.meter.scores(), atol=1e-5)
+        assert_rounded(meter.scores(), judged.meter.scores(), predictor.model)
 
     def test_images_may_come_in_any_form(self, folder: Path, photos: list[Path]) -> None:
         predictor = nearsight.load(folder)
@@ -279,7 +282,7 @@ class TaskTester:
         assert {entry.suffix for entry in tmp_path.iterdir()} == {".png", ".npz"}
 
     def test_a_bundle_predicts_the_same_without_torch(
-        self, folder: Path, photos: list[Path], tmp_path: Path, type_in: Typed
+        self, folder: Path, source: str, photos: list[Path], tmp_path: Path, type_in: Typed
     ) -> None:
         if not self.exports:
             pytest.skip("is not exported")
@@ -294,6 +297,66 @@ class TaskTester:
         run = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *words], capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stderr
         assert_close(json.loads(run.stdout), json.loads(wanted), tolerance=1e-3)
+        words = ["eval", str(folder), source, "--split", "test", "--json", "--out", str(tmp_path / "report")]
+        code, wanted, err = type_in(*words)
+        assert code == 0, err
+        words[1] = str(made.folder)
+        run = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *words], capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+        mine, theirs = json.loads(run.stdout), json.loads(wanted)
+        for about in (mine, theirs):
+            del about["model"], about["weights"]
+        assert_close(mine, theirs, tolerance=5e-3)
+
+    def test_predictions_become_labels_that_open_as_data(
+        self, folder: Path, photos: list[Path], tmp_path: Path, type_in: Typed
+    ) -> None:
+        found = list(nearsight.predict(folder, photos, min_score=0.0))
+        assert found[0].label_formats
+        for format in found[0].label_formats:
+            out = tmp_path / format
+            words = (
+                "predict",
+                str(folder),
+                *map(str, photos),
+                "--min-score",
+                "0",
+                "--format",
+                format,
+                "--out",
+                str(out),
+            )
+            code, _, err = type_in(*words, "--json")
+            assert code == 0, err
+            data = open_any(str(out / "labels.csv" if format == "table" else out), self.task)
+            assert data.task == self.task and set(data.classes) <= set(found[0].classes)
+            split = data.train
+            assert split is not None and len(split) == len(photos)
+            by_name = {Path(split.name(index)).name: index for index in range(len(split))}
+            for one in found:
+                index = by_name[Path(one.image).name]
+                self.same_labels(one, split, index, data.classes)
+                assert np.array_equal(np.asarray(split.read(index)), np.asarray(Image.open(one.image)))
+            code, _, err = type_in(*words)
+            assert code == 1 and "holds other files" in err
+        code, _, err = type_in("predict", str(folder), str(photos[0]), "--format", "xml", "--out", str(tmp_path / "no"))
+        assert code == 1 and "can't be written as xml; choose" in err
+
+    def same_labels(self, one: Any, split: Any, index: int, classes: tuple[str, ...]) -> None:
+        """Whether the label of an image is what was predicted."""
+        assert split.label_text(index, classes) == one.top()[0][0]
+
+    def test_a_server_says_what_it_predicts(self, folder: Path, photos: list[Path]) -> None:
+        pytest.importorskip("uvicorn")
+        jsonschema = pytest.importorskip("jsonschema")
+        server = nearsight.serve(folder, port=0, device="cpu", block=False)
+        assert server is not None
+        with server:
+            for wanted in nearsight.predict(folder, photos, min_score=0.0, batch=1, device="cpu"):
+                asked = urllib.request.Request(f"{server.url}/predict?min_score=0", Path(wanted.image).read_bytes())
+                found = json.load(urllib.request.urlopen(asked))
+                assert_close(found, wanted.response() | {"image": "image"}, tolerance=1e-4)
+                jsonschema.Draft202012Validator(type(wanted).schema()).validate(found)
 
     def test_its_speed_is_measured(self, folder: Path, tmp_path: Path, type_in: Typed) -> None:
         file = tmp_path / "bench.json"
@@ -324,6 +387,9 @@ class TestMultilabel(TaskTester):
     settings = SMALL
     methods = (*TaskTester.methods, "grad-cam")
 
+    def same_labels(self, one: Any, split: Any, index: int, classes: tuple[str, ...]) -> None:
+        assert {classes[number] for number in np.flatnonzero(split.target(index))} == set(one.labels)
+
 
 class TestDetect(TaskTester):
     task = "detect"
@@ -332,12 +398,23 @@ class TestDetect(TaskTester):
     settings = SMALL_DENSE | {"model.head": "detr"} | {f"model.head_options.{k}": v for k, v in TINY_DETR.items()}
     legend = True
 
+    def same_labels(self, one: Any, split: Any, index: int, classes: tuple[str, ...]) -> None:
+        truth = split.annotation(index, one.size)
+        assert [classes[number] for number in truth.labels] == [one.classes[number] for number in one.labels]
+        np.testing.assert_allclose(truth.boxes, one.boxes, atol=0.02)
+
 
 class TestSegment(TaskTester):
     task = "segment"
     data = "shapes"
     models = ("dwnet_nano", "lit_nano")
     settings = SMALL_DENSE | {"model.head": "linear"}
+
+    def same_labels(self, one: Any, split: Any, index: int, classes: tuple[str, ...]) -> None:
+        names = np.array([*classes, "none"])
+        truth = np.where(split.annotation(index) == 255, len(classes), split.annotation(index))
+        assert (names[truth] == np.array(one.classes)[one.labels]).all()
+
     methods = (*TaskTester.methods, "dense-rollout")
     legend = True
 
@@ -351,7 +428,9 @@ COMMANDS = {
     name: name
     for name in ("train", "distill", "predict", "explain", "export", "push", "compare", "search", "bench", "convert")
 }
-COMMANDS |= {"eval": "evaluate", "probe": "probe", "models": "describe_models", "app": "launch_app"}
+COMMANDS |= {"eval": "evaluate", "probe": "probe", "models": "describe_models", "app": "launch_app", "serve": "serve"}
+COMMANDS |= {"doctor": "doctor", "embed": "embed"}
+COMMANDS |= {"calibrate": "calibrate"}
 COMMANDS |= {"data check": "check_data", "weights": "list_pretrained", "weights get": "get_pretrained"}
 # What belongs to a terminal: where printed results go, and how they look.
 PRINTED = {"as_json", "json", "csv", "jsonl", "plot", "force", "quiet"}
@@ -381,9 +460,10 @@ def test_a_verb_takes_what_its_command_takes(command: str) -> None:
 
 ONLY_TYPED = {
     "eval": {"out"},  # the result has save()
-    "predict": {"out", "least"},  # an old name, hidden
+    "predict": {"out", "format", "least"},  # an old name, hidden
+    "embed": {"out", "query", "top"},  # the result has save() and similar()
     "explain": {"out", "score", "limit"},  # score is a verb of its own
     "compare": {"report"},
-    "data check": {"fix_list", "strict"},  # the result has to_remove and problems
+    "data check": {"fix_list", "strict", "page"},  # the result has to_remove and problems
     "probe": {"modules", "tables", "draw"},  # the verb takes one module; tables and figures are the page's
 }

@@ -17,7 +17,8 @@ from nearsight.data import open_data
 from nearsight.data.loader import Batch
 from nearsight.data.transforms import Preprocessing
 from nearsight.evaluation import evaluate
-from nearsight.tasks.multilabel import TASK, LabelLoss, best_threshold, measure_labels
+from nearsight.tasks.multilabel import TASK, LabelLoss
+from nearsight.tasks.multilabel_metrics import best_threshold, measure_labels
 from nearsight.training import run_training
 
 GENERATOR = np.random.default_rng(3)

@@ -4,11 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from accelerate import Accelerator
 from sklearn.metrics import accuracy_score, confusion_matrix, jaccard_score
 
-from nearsight.tasks.segment import SegmentationMeter
-from nearsight.tasks.segmentation_metrics import count_pixels, mean_iou, measure_segmentation
+from nearsight.tasks.segmentation_metrics import SegmentationMeter, count_pixels, mean_iou, measure_segmentation
 
 
 @pytest.fixture
@@ -68,9 +66,12 @@ def test_processes_add_up_their_counts(maps, monkeypatch) -> None:
     meters = [SegmentationMeter(4) for _ in predicted]
     for index, (meter, one, true) in enumerate(zip(meters, predicted, truth, strict=True)):
         meter.records[index] = meter.record(index, SimpleNamespace(labels=one), true)
-    monkeypatch.setattr("nearsight.tasks.base.gather_object", lambda mine: [meter.records for meter in meters])
-    monkeypatch.setattr("nearsight.tasks.segment.gather_object", lambda mine: [meter.counts for meter in meters])
-    meters[0].gather(Accelerator(cpu=True))
+
+    def gathered(mine: list) -> list:
+        return [meter.records if isinstance(mine[0], dict) else meter.counts for meter in meters]
+
+    monkeypatch.setattr("accelerate.utils.gather_object", gathered)
+    meters[0].gather()
     assert meters[0].metrics().miou == measure_segmentation(count_all(predicted, truth, 4)).miou
     assert meters[0].indices.tolist() == [0, 1, 2]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nearsight.tasks.classification_metrics import Ranked
-from nearsight.tasks.classify import ClassificationMeter
+from nearsight.tasks.classification_report import ClassificationMeter
 from nearsight.training import Recipe, load_recipe
 
 TINY = {

@@ -11,7 +11,7 @@ from nearsight import create_model
 from nearsight.checkpoints.format import save_model
 from nearsight.config.recipe import ModelChoice
 from nearsight.runs.predictor import load, load_trained, save_trained
-from nearsight.tasks.build import Built, build
+from nearsight.tasks.build import Built, build, keep_known_classes
 
 
 def test_a_model_of_ours_gets_every_setting() -> None:
@@ -58,6 +58,35 @@ def test_a_former_run_with_other_classes_keeps_all_but_the_head(name: str, tmp_p
     assert second.model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
     same = build(ModelChoice(weights=str(tmp_path)), classes=4)  # also the head, for the same number of classes
     assert all(torch.equal(value, same.model.state_dict()[key]) for key, value in old.items())
+
+
+@pytest.mark.parametrize("name", ["deit_nano", "resnet18"])
+def test_a_former_run_keeps_what_it_knows_of_classes_by_name(name: str, tmp_path: Path) -> None:
+    """Also if they have other numbers now; a new class starts as the mean of the known ones."""
+    torch.manual_seed(0)
+    first = build(ModelChoice(name=name, img_size=32), classes=3)
+    file = save_trained(first, "classify", ("cat", "dog", "owl"), tmp_path / "model.safetensors")
+    images = torch.randn(2, 3, 32, 32)
+    old = first.model.eval()(images)
+    for classes, rows in ((("ant", "owl", "cat"), (2, 0)), (("ant", "bee", "owl", "cat", "eel"), (2, 0))):
+        second = build(ModelChoice(weights=str(file)), classes=len(classes))
+        assert keep_known_classes(second.model, file, classes) == ("owl", "cat")
+        new = second.model.eval()(images)
+        torch.testing.assert_close(new[:, [classes.index("owl"), classes.index("cat")]], old[:, list(rows)])
+        torch.testing.assert_close(new[:, classes.index("ant")], old.mean(1))
+
+
+def test_other_numbers_of_channels_than_images_have_are_refused() -> None:
+    with pytest.raises(ValueError, match="in_chans is 4, but images are read as red, green and blue"):
+        build(ModelChoice(name="deit_nano", options={"in_chans": 4}), classes=2)
+
+
+def test_weights_without_class_names_leave_the_head_alone(tmp_path: Path) -> None:
+    model = create_model("deit_nano", num_classes=3)
+    before = model.head.weight.clone()
+    path = save_model(create_model("deit_nano", num_classes=3), tmp_path / "converted.safetensors")
+    assert keep_known_classes(model, path, ("a", "b", "c")) == () and torch.equal(model.head.weight, before)
+    assert keep_known_classes(model, None, ("a", "b", "c")) == ()
 
 
 def test_a_former_run_takes_new_settings(tmp_path: Path) -> None:

@@ -115,9 +115,19 @@ def test_nothing_stays_open(images: int, side: int, tmp_path: Any) -> None:
 
 
 def test_small_images_get_a_nano_model_and_large_ones_a_tiny_one() -> None:
-    assert fill(side=64).model.name == "localvit_nano"
+    assert fill(side=64).model.name == "near_nano"
     large = fill(side=500).model
-    assert (large.name, large.img_size, large.patch_size) == ("localvit_tiny", 224, 16)
+    assert (large.name, large.img_size, large.patch_size) == ("near_tiny", 224, 4)
+
+
+def test_the_family_of_dense_convolutions_has_an_optimizer_of_its_own_unless_one_is_asked_for() -> None:
+    def learns(changes: dict[str, Any]) -> tuple[str, float, float]:
+        filled = fill(changes)
+        return filled.optimizer.kind, filled.optimizer.lr, filled.schedule.min_lr
+
+    assert learns({}) == ("muon", 4e-3, 0.0)
+    assert learns({"optimizer.lr": 2e-3, "schedule.min_lr": 0.1}) == ("muon", 2e-3, 0.1)
+    assert learns({"optimizer.kind": "adamw"}) == learns({"model.name": "localvit_nano"}) == ("adamw", 1e-3, 0.01)
 
 
 def test_small_images_are_padded_and_large_ones_cut() -> None:

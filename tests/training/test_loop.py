@@ -94,6 +94,31 @@ def test_the_model_is_that_of_the_best_epoch(
 
 
 @pytest.mark.usefixtures("no_page")
+def test_some_epochs_are_not_validated_where_asked_for_but_the_last_one_is(
+    colours: str, tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([0.5, 0.75, 0.25])
+    monkeypatch.setattr(loop, "evaluate", lambda *a: scored(next(scores)))
+    settings = {"epochs": 7, "validate_every": 3, "saving.keep": 9}
+    outcome = run_training(colours, tiny(settings), tmp_path, quiet=True)
+    assert (outcome.epochs, outcome.epoch, outcome.val_score) == (7, 6, 0.75)
+    kinds = {record["epoch"]: record["kind"] for record in Run(tmp_path).records() if record["kind"] != "step"}
+    assert [number for number, kind in kinds.items() if kind == "epoch"] == [3, 6, 7]
+    assert [number for number, kind in kinds.items() if kind == "unvalidated"] == [1, 2, 4, 5]
+
+
+@pytest.mark.usefixtures("no_page")
+def test_patience_is_not_lost_before_a_validation(
+    colours: str, tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([0.25, 0.5, 0.5])
+    monkeypatch.setattr(loop, "evaluate", lambda *a: scored(next(scores)))
+    settings = {"epochs": 9, "patience": 2, "validate_every": 9}
+    outcome = run_training(colours, tiny(settings), tmp_path, quiet=True)
+    assert (outcome.epochs, outcome.epoch, outcome.stopped_early) == (6, 4, True)  # validated 2, 4 and 6
+
+
+@pytest.mark.usefixtures("no_page")
 def test_patience_ends_a_run_that_does_not_improve(
     colours: str, tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

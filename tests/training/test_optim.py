@@ -7,11 +7,15 @@ import pytest
 import timm
 import torch
 from timm.optim import Lamb, param_groups_layer_decay
+from timm.optim import Muon as TimmsMuon
 from timm.scheduler import CosineLRScheduler
 from torch import nn
 
 from nearsight import create_model, list_models
 from nearsight.config.recipe import Optimizer, Schedule
+from nearsight.heads import DenseModel, DenseSpec, SemanticFpn
+from nearsight.models import MODELS as BACKBONES
+from nearsight.training.muon import Muon, fastest_type
 from nearsight.training.optim import base_rate, learning_rate, make_optimizer, parameter_groups
 
 MODELS = ["deit_nano_life", "lightvit_nano", "swin_nano", "iddwnet_nano", "localvit_nano", "tnt_tiny"]
@@ -55,6 +59,18 @@ def test_layers_learn_slower_towards_the_input() -> None:
     rates = [found[f"stages.0.blocks.{block}.ffn.fc1.weight"][0] for block in range(6)]
     assert rates == [0.5 ** (6 - block) for block in range(6)]
     assert found["embed.proj.weight"][0] == 0.5**7
+
+
+def test_what_is_new_in_a_segmenter_learns_at_the_full_rate_and_its_backbone_slower_towards_the_input() -> None:
+    with torch.device("meta"):
+        spec = DenseSpec(BACKBONES["deit_tiny"], SemanticFpn(channels=16, hidden=16), layers=4, detail=8)
+        model = DenseModel(spec, num_classes=3)
+    found = by_name(parameter_groups(model, Optimizer(layer_decay=0.75)))
+    inner = "pyramid.backbone."
+    assert {rate for name, (rate, _) in found.items() if not name.startswith(inner)} == {1.0}  # head, maps, detail
+    rates = [found[f"{inner}stages.0.blocks.{block}.ffn.fc1.weight"][0] for block in range(12)]
+    assert rates == pytest.approx([0.75 ** (12 - block) for block in range(12)])
+    assert found[f"{inner}embed.proj.weight"][0] == pytest.approx(0.75**13)
 
 
 def test_norms_biases_tokens_and_positions_do_not_decay() -> None:
@@ -123,6 +139,7 @@ def test_the_order_is_the_same_every_time() -> None:
     [
         (Optimizer(kind="adamw", momentum=0.8, beta2=0.95, eps=1e-7), torch.optim.AdamW),
         (Optimizer(kind="lamb"), Lamb),
+        (Optimizer(kind="muon", momentum=0.8, beta2=0.95), Muon),
         (Optimizer(kind="sgd", momentum=0.85), torch.optim.SGD),
     ],
 )
@@ -138,7 +155,7 @@ def test_the_optimizer_is_the_recipes(settings: Optimizer, kind: type) -> None:
             assert group["eps"] == settings.eps
 
 
-@pytest.mark.parametrize("kind", ["adamw", "lamb", "sgd"])
+@pytest.mark.parametrize("kind", ["adamw", "lamb", "sgd", "muon"])
 def test_every_optimizer_learns(kind: Any) -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
@@ -216,3 +233,57 @@ def test_the_rate_moves_within_an_epoch_and_never_goes_up_again() -> None:
     assert rates == sorted(rates, reverse=True)
     assert rates[5] == pytest.approx((1 + math.cos(math.pi / 6)) / 2)
     assert learning_rate(schedule, 3, 3.5) == rates[-1] == 0
+
+
+def test_muon_moves_inner_matrices_and_leaves_the_rest_to_adamw() -> None:
+    groups = parameter_groups(create_model("localvit_nano"), Optimizer(kind="muon", fallback=0.5))
+    turned = {name for group in groups for name in group["names"] if not group["use_fallback"]}
+    kinds = {name.removeprefix("stages.0.blocks.").partition(".")[2] for name in turned}
+    assert kinds == {
+        *("mixer.qkv.proj.weight", "mixer.proj.weight", "ffn.expand.weight", "ffn.project.weight"),
+        *("ffn.gate.reduce.weight", "ffn.gate.expand.weight"),
+    }
+    assert {(group["use_fallback"], group["lr_scale"]) for group in groups} == {(True, 0.5), (False, 1.0)}
+    assert {group["weight_decay"] for group in groups if not group["use_fallback"]} == {0.05}
+
+
+@pytest.mark.skipif(fastest_type(torch.device("cpu")) is not torch.bfloat16, reason="timm's is in bfloat16")
+def test_muon_goes_where_timms_goes() -> None:
+    def train(kind: Any, **more: Any) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5, bias=False))
+        groups = [{"params": list(model.parameters()), "weight_decay": 0.1, "use_fallback": False}]
+        optimizer = kind(groups, lr=0.01, **more)
+        images, labels = torch.randn(16, 3, 8, 8), torch.arange(16) % 5
+        for _ in range(4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    torch.testing.assert_close(train(Muon), train(TimmsMuon, nesterov=True))
+
+
+def test_a_step_of_muon_is_near_the_orthogonal_factor_also_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cpu.get_capabilities", dict, raising=False)  # no instructions for bfloat16
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.zeros(6, 4, 3, 3))
+    weight.grad = torch.randn_like(weight)
+    left, _, right = torch.linalg.svd(weight.grad.flatten(1), full_matrices=False)
+    Muon([{"params": [weight], "use_fallback": False}], lr=0.5).step()
+    step = -weight.detach().flatten(1) / (0.5 * 0.2 * 36**0.5)  # the scale of Liu et al. (2025), eq. 4
+    assert torch.cosine_similarity(step.flatten(), (left @ right).flatten(), dim=0) > 0.98
+    values = torch.linalg.svdvals(step)
+    assert values.min() > 0.6 and values.max() < 1.3
+
+
+def test_what_muon_leaves_to_adamw_moves_as_torchs_moves_it() -> None:
+    first, second = (nn.Parameter(torch.linspace(-1, 1, 7)) for _ in range(2))
+    muon = Muon([{"params": [first], "weight_decay": 0.1, "use_fallback": True}], lr=0.01, betas=(0.8, 0.9))
+    adamw = torch.optim.AdamW([second], lr=0.01, betas=(0.8, 0.9), weight_decay=0.1)
+    for optimizer, parameter in ((muon, first), (adamw, second)):
+        for _ in range(5):
+            optimizer.zero_grad()
+            parameter.exp().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(first, second)

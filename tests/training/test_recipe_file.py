@@ -106,7 +106,7 @@ def test_an_unknown_setting_far_from_all_lists_what_there_is() -> None:
         ("optimizer.lr", float("nan"), "optimizer.lr = nan won't do; it takes a number above 0 and at most 1e+30."),
         ("optimizer.lr.x", 1, "optimizer.lr = {'x': 1} won't do; it takes a number above 0 and at most 1e+30."),
         ("optimizer.momentum", 1, "optimizer.momentum = 1 won't do; it takes a number of at least 0 and below 1."),
-        ("optimizer.kind", "adam", "optimizer.kind = 'adam' won't do; it takes one of adamw, sgd, lamb."),
+        ("optimizer.kind", "adam", "optimizer.kind = 'adam' won't do; it takes one of adamw, sgd, lamb, muon."),
         ("epochs", True, "epochs = true won't do; it takes a whole number of at least 0 and at most 100000."),
         ("epochs", 1.5, "epochs = 1.5 won't do; it takes a whole number of at least 0 and at most 100000."),
         ("epochs", "10", "epochs = '10' won't do; it takes a whole number of at least 0 and at most 100000."),
@@ -140,7 +140,7 @@ def test_an_unknown_setting_far_from_all_lists_what_there_is() -> None:
         (
             "loss.class_weights",
             "even",
-            "loss.class_weights = 'even' won't do; it takes one of none, balanced, or a list of numbers.",
+            "loss.class_weights = 'even' won't do; it takes one of none, balanced, sqrt, or a list of numbers.",
         ),
         (
             "loss.class_weights",

@@ -70,8 +70,9 @@ def interrupted_everywhere(begin: Callable[[], Any], go_on: Callable[[], Any], m
         EVERYTHING,
         {"model.name": "dwnet_nano", "model.patch_size": 2, "optimizer.kind": "sgd", "optimizer.lr": 0.05},
         {"model.name": "lit_nano", "model.patch_size": 2, "optimizer.kind": "lamb", "augment.repeats": 2},
+        {"model.name": "near_micro", "model.patch_size": 2},
     ],
-    ids=["deit", "dwnet", "lit"],
+    ids=["deit", "dwnet", "lit", "near"],
 )
 @pytest.mark.usefixtures("no_page")
 def test_a_run_stopped_at_every_step_ends_like_one_that_never_was(

@@ -37,7 +37,7 @@ def assert_same(first: Any, second: Any) -> None:
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(second[key])), key
 
 
-@pytest.mark.parametrize("kind", ["adamw", "sgd", "lamb"])
+@pytest.mark.parametrize("kind", ["adamw", "sgd", "lamb", "muon"])
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_what_is_read_goes_on_like_what_was_written(kind: str, momentum: float, tmp_path: Path) -> None:
     settings = Optimizer(kind=kind, momentum=momentum, lr=0.01)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..console import first_line
 from ..data.transforms import Preprocessing
-from ..explanation import Capture, CapturedLayer, Maps, capture, dense_rollout, grad_cam, rollout
+from ..explanation import Capture, CapturedLayer, Maps, capture, dense_rollout, grad_cam, grad_rollout, rollout
 from ..explanation.capture import evaluating
 from ..explanation.gradients import output_of
 from ..explanation.maps import ImageView as Part
@@ -27,16 +27,18 @@ UNTRAINED = 64  # pixels: the side in which a model with random weights sees ima
 LARGEST = 384
 SHOWN = 448  # pixels of the longer side of what is drawn
 TOP = 5
+BESIDE = 2  # classes whose maps a classifier shows side by side
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
 class ClassScore(NamedTuple):
-    """A class and its probability, or the fraction that it covers."""
+    """A class and its probability; of a segmenter or detector its confidence."""
 
     name: str
     probability: float
+    number: int
 
 
 class Recent(Generic[Key, Value]):
@@ -110,7 +112,7 @@ class ModelView:
 
     @cached_property
     def predicted(self) -> Targets:
-        """The classes that a segmenter or detector found, and where."""
+        """The classes that the model predicts, and of a segmenter or detector where they are."""
         return predicted_targets(self.opened, self.seen.output, self.part.size)
 
     @cached_property
@@ -118,14 +120,19 @@ class ModelView:
         """The likeliest classes; of a segmenter or detector those that it found."""
         if self.opened.preprocessing.dense:
             pairs = zip(self.predicted.numbers[:TOP], self.predicted.confidences, strict=False)
-            return tuple(ClassScore(self.opened.class_name(number), fraction) for number, fraction in pairs)
+            return tuple(ClassScore(self.opened.class_name(number), fraction, number) for number, fraction in pairs)
         output = self.seen.output
         if not isinstance(output, Tensor) or output.ndim != 2:
             raise ValueError(f"{self.opened.name} gives no number for each class, so it has no prediction to show.")
         fractions = get_task(self.opened.task).probabilities(output.double())[0]
         best = fractions.topk(min(TOP, len(fractions)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return tuple(ClassScore(self.opened.class_name(number), fraction) for number, fraction in pairs)
+        return tuple(ClassScore(self.opened.class_name(number), fraction, number) for number, fraction in pairs)
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """Names of the classes that the model predicts."""
+        return tuple(self.opened.class_name(number) for number in self.predicted.numbers)
 
     @cached_property
     def dense(self) -> Maps:
@@ -136,6 +143,13 @@ class ModelView:
         assert found is not None
         names = [self.opened.class_name(number) for number in self.predicted.numbers]
         return dense_rollout(self.seen, masks=found[None], names=names).classes
+
+    @cached_property
+    def classes(self) -> Maps:
+        """Which patches speak for the likeliest classes of a classifier."""
+        shown = self.predictions[:BESIDE]
+        numbers = [score.number for score in shown]
+        return grad_rollout(self.seen, classes=numbers, names=[score.name for score in shown])
 
     @cached_property
     def rolled(self) -> Maps:

@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from .uploads import MOST_BYTES
@@ -22,11 +22,14 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 MOST_BODY = MOST_BYTES + 2**20  # a file and what is around it
+TOO_LARGE = f"That is too large; {MOST_BYTES // 2**20} MB are the most."
 MOST_MESSAGE = 2**18  # what the page sends about a click or a state
 MOST_KEPT = 20 * MOST_BYTES  # of all uploads together, until the page ends
+SHORTEST = 8  # characters of a password beyond this machine
 GUESSES, PAUSE = 5, 60.0  # wrong passwords from one address, and seconds until it may try again
 ADDRESSES = 1000  # that are remembered for it
-CLOSED = ("/openapi.json", "/docs", "/redoc")  # which FastAPI would serve
+# What FastAPI and Gradio would serve: descriptions of themselves, and a way to other machines.
+CLOSED = re.compile(r"^(/gradio_api)?/(openapi\.json|docs|redoc|dev)(/|$)|/proxy=")
 # Everything comes from here; Gradio's own scripts are inline and make functions of text.
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
@@ -43,55 +46,66 @@ HEADERS = {
 OUTSIDE = re.compile(rb"<(?:link|meta)\b[^>]*https?://[^>]*>|<script\b[^>]*src=\"https?://[^>]*>\s*</script>")
 
 
-class Guard:
-    """Asks for the password, refuses foreign sites, host names and large bodies, and keeps the page to itself.
+def check_access(host: str, password: str | None) -> None:
+    """Refuse to be reached from other machines without a password.
+
+    Example:
+        >>> check_access("127.0.0.1", None)
+        >>> check_access("0.0.0.0", "a long password")
+    """
+    if host in LOCAL:
+        return
+    if password is None:
+        raise ValueError(
+            f"--host {host} lets other machines in; give --password as well, or leave --host out to stay on this one."
+        )
+    if len(password) < SHORTEST:
+        raise ValueError(f"--password has {len(password)} characters; beyond this machine give {SHORTEST} or more.")
+
+
+class Refusal(NamedTuple):
+    """Why a request is not let in.
+
+    Attributes:
+        status: HTTP's number for it.
+        sentence: What to do.
+        headers: What else the response says.
+    """
+
+    status: int
+    sentence: str
+    headers: list[tuple[bytes, bytes]]
+
+
+class Access:
+    """Who may come in: asks for the password, and refuses foreign sites and host names.
 
     Starlette has a middleware for host names alone; the rest would be our own either way, so all of it stands here.
 
     Args:
-        app: What is guarded.
         password: None lets everybody in who reaches the port.
-        hosts: Names under which the page may be asked for; None allows all (then there is a password).
-        folder: Where uploads lie; messages may name no other file.
+        hosts: Names under which the port may be asked; None allows all (then there is a password).
     """
 
-    def __init__(self, app: App, password: str | None, hosts: frozenset[str] | None, folder: Path):
-        self.app = app
+    def __init__(self, password: str | None, hosts: frozenset[str] | None):
         self.password = password
         self.hosts = hosts
-        self.folder = folder.resolve()
         self.wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()  # by address: wrong passwords, and when last
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            return  # the page needs no web sockets
+    def refusal(self, scope: Scope) -> Refusal | None:
+        """Why a request is not let in; None if it is."""
         headers = dict(scope["headers"])
         if self.hosts is not None and host_name(headers.get(b"host", b"")) not in self.hosts:
-            await refuse(send, 403, "This page is for this machine alone; open it as http://127.0.0.1.")
-        elif self.password is not None and (wait := self.seconds_to_wait(scope)):
+            return Refusal(403, "This is for this machine alone; open it as http://127.0.0.1.", [])
+        if self.password is not None and (wait := self.seconds_to_wait(scope)):
             pause = [(b"retry-after", str(wait).encode())]
-            await refuse(send, 429, f"Too many wrong passwords; try again in {wait} seconds.", pause)
-        elif self.password is not None and not self.lets_in(scope, headers.get(b"authorization", b"")):
+            return Refusal(429, f"Too many wrong passwords; try again in {wait} seconds.", pause)
+        if self.password is not None and not self.lets_in(scope, headers.get(b"authorization", b"")):
             ask = [(b"www-authenticate", b'Basic realm="Nearsight: any name, and the password", charset="UTF-8"')]
-            await refuse(send, 401, "The password is missing or wrong.", ask)
-        elif scope["method"] not in ("GET", "HEAD") and is_foreign(headers):
-            await refuse(send, 403, "That was sent by another site; use the page itself.")
-        elif "/proxy=" in scope["path"] or scope["path"].startswith(CLOSED):
-            await refuse(send, 404, "There is nothing here.")
-        elif (length := headers.get(b"content-length", b"")).isdigit() and int(length) > MOST_BODY:
-            await refuse(send, 413, f"That is too large; {MOST_BYTES // 2**20} MB are the most.")
-        elif scope["method"] != "POST":
-            if scope["path"] == "/":  # not compressed, since the page is looked through on its way out
-                kept = [pair for pair in scope["headers"] if pair[0].lower() != b"accept-encoding"]
-                scope = {**scope, "headers": kept}
-            await self.app(scope, receive, Outgoing(send))
-        elif scope["path"].endswith("/upload"):
-            await self.pass_upload(scope, receive, send)
-        else:
-            await self.pass_message(scope, receive, send)
+            return Refusal(401, "The password is missing or wrong.", ask)
+        if scope["method"] not in ("GET", "HEAD") and is_foreign(headers):
+            return Refusal(403, "That was sent by another site; use the page itself.", [])
+        return None
 
     def seconds_to_wait(self, scope: Scope) -> int:
         """How long an address that guessed too often has to wait; 0 if it may come in."""
@@ -113,15 +127,62 @@ class Guard:
                 self.wrong.popitem(last=False)
         return False
 
+
+class Guard:
+    """Lets those in who may come in, refuses large bodies, and keeps the page to itself.
+
+    Args:
+        app: What is guarded.
+        password: None lets everybody in who reaches the port.
+        hosts: Names under which the page may be asked for; None allows all (then there is a password).
+        folder: Where uploads lie; messages may name no other file.
+    """
+
+    def __init__(self, app: App, password: str | None, hosts: frozenset[str] | None, folder: Path):
+        self.app = app
+        self.access = Access(password, hosts)
+        self.folder = folder.resolve()
+        self.arriving = 0  # bytes of uploads that are on their way
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # the page needs no web sockets
+        headers = dict(scope["headers"])
+        if (refused := self.access.refusal(scope)) is not None:
+            await refuse(send, *refused)
+        elif CLOSED.search(scope["path"]):
+            await refuse(send, 404, "There is nothing here.")
+        elif (length := headers.get(b"content-length", b"")).isdigit() and int(length) > MOST_BODY:
+            await refuse(send, 413, TOO_LARGE)
+        elif scope["method"] != "POST":
+            if scope["path"] == "/":  # not compressed, since the page is looked through on its way out
+                kept = [pair for pair in scope["headers"] if pair[0].lower() != b"accept-encoding"]
+                scope = {**scope, "headers": kept}
+            await self.app(scope, receive, Outgoing(send))
+        elif scope["path"].endswith("/upload"):
+            await self.pass_upload(scope, receive, send)
+        else:
+            await self.pass_message(scope, receive, send)
+
     async def pass_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a file through that is not too large, also if it did not say how large it is, and finds room."""
-        body = await read_body(receive, MOST_BODY)
-        if body is None:
-            await refuse(send, 413, f"That is too large; {MOST_BYTES // 2**20} MB are the most.")
-        elif size_of(self.folder) + len(body) > MOST_KEPT:
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        claimed = int(length) if length.isdigit() else MOST_BODY
+        if size_of(self.folder) + self.arriving + claimed > MOST_KEPT:
             await refuse(send, 507, "The page holds all the images it can; start it anew, or use one that is there.")
-        else:
-            await self.app(scope, replayed(body, receive), Outgoing(send))
+            return
+        self.arriving += claimed
+        try:
+            body = await read_body(receive, MOST_BODY)
+            if body is None:
+                await refuse(send, 413, TOO_LARGE)
+            else:
+                await self.app(scope, replayed(body, receive), Outgoing(send))
+        finally:
+            self.arriving -= claimed
 
     async def pass_message(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a message through that names no file but uploads. Gradio would take any path or address, and open it."""
@@ -130,10 +191,12 @@ class Guard:
             allowed = body is not None and (not body or all(map(self.is_upload, paths_in(json.loads(body)))))
         except (ValueError, RecursionError):
             allowed = False
-        if body is None or not allowed:
+        if body is None:
+            await refuse(send, 413, TOO_LARGE)
+        elif not allowed:
             await refuse(send, 403, "That file was not uploaded here; drop an image on the page.")
-            return
-        await self.app(scope, replayed(body, receive), Outgoing(send))
+        else:
+            await self.app(scope, replayed(body, receive), Outgoing(send))
 
     def is_upload(self, path: Any) -> bool:
         """Whether a path leads to a file in the folder of uploads."""
@@ -187,8 +250,10 @@ def host_name(value: bytes) -> str:
 
 
 def knows(authorization: bytes, password: str) -> bool:
-    """Whether a header has the password, under any name."""
+    """Whether a header has the password: under any name (Basic), or alone (Bearer)."""
     kind, _, value = authorization.partition(b" ")
+    if kind.lower() == b"bearer":
+        return hmac.compare_digest(value.strip(), password.encode())
     if kind.lower() != b"basic":
         return False
     try:

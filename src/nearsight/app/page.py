@@ -8,7 +8,7 @@ import gradio as gr
 
 from .panels import FIRST, METHODS, file_uri, notice
 from .samples import DRAWN, sample
-from .session import AppSession, PageState
+from .session import AppSession, Corrections, PageState
 
 NOTHING = "none"
 OWN = "own size"
@@ -30,9 +30,9 @@ def look() -> dict[str, Any]:
     return {"theme": theme, "head": f"<style>{style}</style>"}  # as `css` it could not reach the page's own frame
 
 
-def make_page(sources: list[str], folder: Path) -> gr.Blocks:
-    """The page with these models to choose from; uploads pass through the folder."""
-    session = AppSession(sources)
+def make_page(sources: list[str], folder: Path, corrections: Path | None = None) -> gr.Blocks:
+    """The page with these models to choose from; uploads pass through the folder, corrected labels go to another."""
+    session = AppSession(sources, None if corrections is None else Corrections(corrections))
     with gr.Blocks(title="Nearsight", analytics_enabled=False, fill_width=True, delete_cache=(600, 1800)) as page:
         build(Handlers(session, folder), sources)
     return page
@@ -71,15 +71,27 @@ def build(handlers: "Handlers", sources: list[str]) -> None:
                 interactive=False,
             )
             upload = gr.File(show_label=False, file_count="single", height=64, elem_id="ns-upload")
+            with gr.Accordion("Take a picture", open=False, elem_id="ns-camera-box"):
+                camera: Any = gr.Image(
+                    sources=["webcam"],
+                    type="filepath",
+                    show_label=False,
+                    buttons=[],
+                    elem_id="ns-camera",
+                    container=False,
+                )
+            camera.preprocess = path_alone
             with gr.Row():
                 first = gr.Dropdown(sources, value=start.first, label="Model", min_width=120, elem_id="ns-first")
                 choices = [NOTHING, *sources]
                 second = gr.Dropdown(
                     choices, value=start.second or NOTHING, label="Beside it", min_width=120, elem_id="ns-second"
                 )
+            one, several = (gr.Dropdown(label="Right label", **box) for box in label_boxes(session, start))
+            right = gr.Button("Save the label", visible=bool(session.label_choices(start)[0]), elem_id="ns-correct")
         with gr.Column(min_width=280, elem_id="ns-results"):
             left = gr.HTML(blocks[0], elem_id="ns-model-1", padding=False)
-            right = gr.HTML(blocks[1], elem_id="ns-model-2", padding=False)
+            beside = gr.HTML(blocks[1], elem_id="ns-model-2", padding=False)
         with gr.Column(min_width=280, elem_id="ns-controls"):
             with gr.Row():
                 first_layer = gr.Dropdown(label="Layer", min_width=120, elem_id="ns-first-layer", **in_box(layers[0]))
@@ -96,10 +108,11 @@ def build(handlers: "Handlers", sources: list[str]) -> None:
             link = gr.Textbox(visible=False, elem_id="ns-link")
     connect(
         handlers,
-        dict(state=state, message=message, shown=shown, gallery=gallery, upload=upload, save=save, link=link),
+        dict(state=state, message=message, shown=shown, gallery=gallery, upload=upload, save=save, link=link)
+        | dict(camera=camera, one=one, several=several, right=right),
         dict(first=first, second=second, side=side, first_layer=first_layer, second_layer=second_layer, head=head),
         methods,
-        [left, right],
+        [left, beside],
     )
 
 
@@ -108,12 +121,15 @@ def connect(
 ) -> None:
     """Which handler is called by what."""
     state, shown, message = parts["state"], parts["shown"], parts["message"]
-    everything = [state, message, shown, *models, boxes["first_layer"], boxes["second_layer"]]
+    labels = [parts["one"], parts["several"], parts["right"]]
+    everything = [state, message, shown, *models, boxes["first_layer"], boxes["second_layer"], *labels]
     quick = [state, message, shown, *models]
     # a click while another is being handled waits its turn; Gradio would drop it, or repeat the other one
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "trigger_mode": "multiple"}
     parts["gallery"].select(handlers.pick, [state], everything, **quiet)
     parts["upload"].upload(handlers.take, [state, parts["upload"]], [*everything, parts["upload"]], **quiet)
+    parts["camera"].input(handlers.take, [state, parts["camera"]], [*everything, parts["camera"]], **quiet)
+    parts["right"].click(handlers.correct, [state, *labels[:2]], [message], **quiet)
     shown.select(handlers.click, [state], quick, **quiet)
     settings = [boxes[name] for name in ("first", "second", "side", "first_layer", "second_layer", "head")]
     for name in ("first", "second", "side"):
@@ -149,7 +165,7 @@ class Handlers:
             finally:
                 path.unlink(missing_ok=True)  # the image is kept in memory alone
         except ValueError as error:
-            return [gr.skip(), notice(str(error), bad=True), *[gr.skip()] * 5, None]
+            return [gr.skip(), notice(str(error), bad=True), *[gr.skip()] * 8, None]
         return [*self.all_of(replace(state, image=key, point=None), state), None]
 
     def click(self, kept: dict[str, Any], event: gr.SelectData) -> list[Any]:
@@ -168,7 +184,7 @@ class Handlers:
         before = restored(kept)
         state = changed(before, first, second, side, before.first_layer, before.second_layer, *settings)
         # a drop-down list reports a state twice, and its `select` event leaves out choices by keyboard
-        return [gr.skip()] * 7 if state == before else self.all_of(state, before)
+        return [gr.skip()] * 10 if state == before else self.all_of(state, before)
 
     def change_view(self, kept: dict[str, Any], *settings: Any) -> list[Any]:
         """Another layer or head, other methods."""
@@ -176,10 +192,19 @@ class Handlers:
         state = changed(before, *settings)
         return [gr.skip()] * 5 if state == before else self.view_of(state)
 
+    def correct(self, kept: dict[str, Any], one: str | None, several: list[str] | None) -> str:
+        """The right label of the image is wanted on the disk."""
+        state = restored(kept)
+        most = self.session.label_choices(state)[1]
+        try:
+            return notice(self.session.correct(state, [one] if one and most == 1 else several or []))
+        except ValueError as error:
+            return notice(str(error), bad=True)
+
     def save(self, kept: dict[str, Any]) -> list[Any]:
         """The figure is wanted."""
         try:
-            return [notice(START), file_uri(self.session.figure(restored(kept)))]
+            return [gr.skip(), file_uri(self.session.figure(restored(kept)))]
         except ValueError as error:
             return [notice(str(error), bad=True), ""]
 
@@ -189,7 +214,8 @@ class Handlers:
             shown = self.session.shown(state)
         except ValueError as error:
             return [asdict(state), notice(str(error), bad=True), gr.skip(), *blocks_of(self.session, state)]
-        return [asdict(state), notice(START), shown, *blocks_of(self.session, state)]
+        said = notice(self.session.comparison(state) or START)
+        return [asdict(state), said, shown, *blocks_of(self.session, state)]
 
     def all_of(self, state: PageState, before: PageState) -> list[Any]:
         """The same, and the layers to choose from."""
@@ -199,7 +225,11 @@ class Handlers:
             # a list that is renewed closes under the visitor's hand, so it stays where nothing in it changed
             same = source == old and (not old or layers == self.session.layers(old, before))
             boxes.append(gr.skip() if same else gr.Dropdown(**in_box(layers, wanted)))
-        return [*self.view_of(state), *boxes]
+        if self.session.corrections is None:
+            return [*self.view_of(state), *boxes, *[gr.skip()] * 3]
+        labels = [gr.Dropdown(**box) for box in label_boxes(self.session, state)]
+        button = gr.Button(visible=bool(self.session.label_choices(state)[0]))
+        return [*self.view_of(state), *boxes, *labels, button]
 
 
 def in_box(layers: list[tuple[str, str]], wanted: str | None = None) -> dict[str, Any]:
@@ -209,6 +239,23 @@ def in_box(layers: list[tuple[str, str]], wanted: str | None = None) -> dict[str
         return {"visible": False}
     names = [name for _, name in layers]
     return {"choices": layers, "value": wanted if wanted in names else names[len(names) // 2], "visible": True}
+
+
+def label_boxes(session: AppSession, state: PageState) -> list[dict[str, Any]]:
+    """Two boxes for the right label, one of which is seen: for a single label, and for any number."""
+    classes, most = session.label_choices(state)
+    boxes = []
+    for several in (False, True):
+        there = bool(classes) and (most != 1) == several
+        name = "ns-right-labels" if several else "ns-right-label"
+        boxes.append({"choices": classes, "value": [] if several else None, "multiselect": several, "elem_id": name})
+        boxes[-1]["visible"] = there
+    return boxes
+
+
+def path_alone(picture: Any) -> Any:
+    """Path of a camera picture, which is read as every upload is: Gradio would open it with all that Pillow reads."""
+    return picture and picture.path
 
 
 def uploaded(file: str, folder: Path) -> Path:

@@ -9,16 +9,17 @@ from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageColor, ImageDraw
+from PIL import Image, ImageDraw
 
 from ..explanation import attention, global_tokens, kernels, sampling_points
 from ..explanation.attention import middle
 from ..explanation.capture import CapturedLayer
-from ..explanation.figures import MARK, SEQUENTIAL, SIGNED, VEIL, limits, number
+from ..explanation.figures import MARK, SEQUENTIAL, SIGNED, VEIL, limits, number, smooth_veil
 from ..explanation.maps import Maps
 from ..ops.attention_matrix import GatherMatrix, KernelMatrix
-from ..plots.style import COLOURS, abbreviate
-from .cache import ClassScore, ModelView
+from ..plots.overlays import BACKGROUND, class_colours, draw_detections, draw_segmentation
+from ..plots.style import abbreviate
+from .cache import SHOWN, ClassScore, ModelView
 
 Pixels = NDArray[np.uint8]
 SMOOTH = 4  # drawn so much larger, for smooth rings
@@ -52,6 +53,7 @@ class MethodPanel:
         low: What the darkest colour stands for; empty if there is no scale.
         high: And the lightest.
         colours: Name of the scale.
+        legend: Classes that are drawn, with their colours.
     """
 
     title: str
@@ -60,6 +62,7 @@ class MethodPanel:
     low: str = ""
     high: str = ""
     colours: str = ""
+    legend: tuple[tuple[str, tuple[int, int, int]], ...] = ()
 
 
 def attention_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
@@ -146,44 +149,64 @@ def cam_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
 
 
 def prediction_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
-    """What a segmenter or detector found."""
-    found = view.predicted
-    image = faded(view)
-    colours = np.array([ImageColor.getrgb(colour) for colour in COLOURS], dtype=np.float32)
+    """The masks or boxes that a segmenter or detector predicts."""
+    found, names = view.predicted, [view.opened.class_name(kind) for kind in range(len(view.opened.classes))]
+    has_ground = names[0].casefold() == BACKGROUND and found.labels is not None
+    colours = class_colours(len(names), has_ground)
     if found.labels is not None:
-        rows = np.arange(image.height) * found.labels.shape[0] // image.height
-        columns = np.arange(image.width) * found.labels.shape[1] // image.width
-        painted = colours[found.labels[rows[:, None], columns] % len(colours)]
-        mixed = VEIL * painted + (1 - VEIL) * np.asarray(image, dtype=np.float32)
-        image = Image.fromarray(mixed.astype(np.uint8))
-    draw = ImageDraw.Draw(image)
-    scale = image.width / view.part.size[1]
-    for sides, kind in found.boxes:
-        draw.rectangle([side * scale for side in sides], outline=COLOURS[kind % len(COLOURS)], width=3)
-    names = ", ".join(view.opened.class_name(kind) for kind in found.numbers[:4])
-    return MethodPanel("Prediction", f"found: {names or 'nothing'}", image)
+        image = draw_segmentation(view.shown, found.labels, names, legend=False)
+    else:
+        scale = view.shown.width / view.part.size[1]
+        boxes = [[side * scale for side in sides] for sides, _ in found.boxes]
+        image = draw_detections(view.shown, boxes, [kind for _, kind in found.boxes], names)
+    image.thumbnail((SHOWN, 2 * SHOWN), Image.Resampling.LANCZOS)
+    legend = tuple((names[kind], colours[kind]) for kind in found.numbers if not (has_ground and kind == 0))
+    about = "the class of each pixel" if found.labels is not None else "the objects that were found"
+    return MethodPanel("Prediction", about if found.numbers else "found: nothing", image, legend=legend[:8])
 
 
-def dense_panel(view: ModelView, options: PanelOptions) -> MethodPanel:
+def class_panels(view: ModelView, options: PanelOptions) -> list[MethodPanel]:
+    """Which patches speak for the likeliest classes, smooth over the image."""
+    maps, panels = view.classes, []
+    for index, score in enumerate(view.predictions[: len(maps.titles)]):
+        veil = Image.fromarray(smooth_veil(maps.values[0, index], maps.cell, maps.image_size))
+        image = view.shown.convert("RGBA")
+        image.alpha_composite(veil.resize(image.size, Image.Resampling.BILINEAR))
+        title = f"{abbreviate(score.name, 24)}, {100 * score.probability:.1f} %"
+        about = "which patches speak for this class (gradient-weighted roll-out)"
+        panels.append(MethodPanel(title, about, image.convert("RGB"), "low", "high", SEQUENTIAL))
+    return panels
+
+
+def dense_panels(view: ModelView, options: PanelOptions) -> list[MethodPanel]:
     """What each class that was found looks at."""
     maps = view.dense
-    low, high = limits(maps.values[0, :4], signed=True)
-    sheets = [
-        overlay(faded(view), cells(maps, view, index), low, high, SIGNED) for index in range(min(4, len(maps.titles)))
+    low, high = limits(maps.values[0, :MOST_CLASSES], signed=True)
+    about = "what its tokens look at beyond what all do (dense roll-out)"
+    return [
+        MethodPanel(
+            abbreviate(title, 24),
+            about,
+            overlay(faded(view), cells(maps, view, index), low, high, SIGNED),
+            number(low),
+            number(high),
+            SIGNED,
+        )
+        for index, title in enumerate(maps.titles[:MOST_CLASSES])
     ]
-    about = f"what {', '.join(maps.titles[: len(sheets)])} look at beyond what all do"
-    return MethodPanel("Dense roll-out", about, sheet_of(sheets), number(low), number(high), SIGNED)
 
 
-METHODS: dict[str, Callable[[ModelView, PanelOptions], MethodPanel]] = {
+MOST_CLASSES = 4  # maps of a segmenter or detector
+METHODS: dict[str, Callable[[ModelView, PanelOptions], MethodPanel | list[MethodPanel]]] = {
     "Prediction": prediction_panel,
+    "Class maps": class_panels,
+    "Dense roll-out": dense_panels,
     "Attention": attention_panel,
     "Kernels": kernel_panel,
     "Sampling points": sampling_panel,
     "Global tokens": global_panel,
     "Receptive field": field_panel,
     "Roll-out": rollout_panel,
-    "Dense roll-out": dense_panel,
     "Grad-CAM": cam_panel,
 }
 FIRST = tuple(name for name in METHODS if name != "Grad-CAM")
@@ -194,8 +217,10 @@ def applies(method: str, view: ModelView, layer: CapturedLayer) -> bool:
     match method:
         case "Prediction" | "Dense roll-out":
             return view.opened.preprocessing.dense and (method == "Prediction" or bool(view.predicted.numbers))
-        case "Roll-out" | "Grad-CAM":
-            return not view.opened.preprocessing.dense
+        case "Roll-out" | "Grad-CAM" | "Class maps":
+            told = all(mixer.exit is not None for mixer in view.layers())
+            known = view.opened.learned and told  # maps of random weights for a class would say nothing
+            return not view.opened.preprocessing.dense and (known or method != "Class maps")
         case "Kernels":
             return isinstance(layer.attention_matrix, KernelMatrix)
         case "Sampling points":
@@ -208,7 +233,12 @@ def applies(method: str, view: ModelView, layer: CapturedLayer) -> bool:
 def draw_panels(view: ModelView, options: PanelOptions) -> list[MethodPanel]:
     """The panels that are asked for and make sense for this model."""
     layer = view.layer(options.layer)
-    return [METHODS[name](view, options) for name in METHODS if name in options.methods and applies(name, view, layer)]
+    shown: list[MethodPanel] = []
+    for name, draw in METHODS.items():
+        if name in options.methods and applies(name, view, layer):
+            made = draw(view, options)
+            shown += made if isinstance(made, list) else [made]
+    return shown
 
 
 def pixel_of(view: ModelView, options: PanelOptions) -> tuple[float, float]:
@@ -355,6 +385,9 @@ def panel_block(panel: MethodPanel, model: str) -> str:
             f'<div class="ns-scale"><span>{escape(panel.low)}</span>'
             f'<i style="background:linear-gradient(90deg,{stops})"></i><span>{escape(panel.high)}</span></div>'
         )
+    if panel.legend:
+        chips = (f'<span><i style="background:rgb{colour}"></i>{escape(name)}</span>' for name, colour in panel.legend)
+        scale = f'<div class="ns-legend">{"".join(chips)}</div>'
     return (
         f'<figure class="ns-panel"><figcaption><b>{escape(panel.title)}</b><span>{escape(panel.about)}</span>'
         f'</figcaption><img src="data:image/webp;base64,{encoded}" alt="{alt}">{scale}</figure>'

@@ -12,13 +12,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .guard import LOCAL, Guard
+from .guard import LOCAL, Guard, check_access
 from .session import offered
 
 if TYPE_CHECKING:
     import uvicorn
 
-SHORTEST = 8  # characters of a password beyond this machine
 MOST_AT_ONCE = 100  # connections
 
 
@@ -28,6 +27,7 @@ def launch_app(
     port: int | None = None,
     host: str = "127.0.0.1",
     password: str | None = None,
+    corrections: str | os.PathLike[str] | None = None,
     block: bool = True,
 ) -> "RunningApp | None":
     """Serve a page on which images are dropped and clicked on, to see what models do there.
@@ -37,6 +37,8 @@ def launch_app(
         port: Of the page; None takes the first free one from 7860 on.
         host: Address to listen at; another than this machine's own needs a password.
         password: Visitors are asked for it, under any name.
+        corrections: Folder in which labels that visitors correct are kept, with their images, as a table that `train`
+            takes; None: labels can't be corrected.
         block: Serve until the program is interrupted, and return None; otherwise serve in a thread.
 
     Raises:
@@ -55,7 +57,8 @@ def launch_app(
     number = free_port(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{number}"
     with ExitStack() as stack:
-        server = stack.enter_context(page_server(sources, host, number, password))
+        kept = None if corrections is None else Path(corrections)
+        server = stack.enter_context(page_server(sources, host, number, password, kept))
         print(f"Nearsight is at {url}{' (Ctrl+C ends it)' * block}.", file=sys.stderr)
         if block:
             server.run()
@@ -94,23 +97,6 @@ class RunningApp:
         return f"RunningApp({self.url!r})"
 
 
-def check_access(host: str, password: str | None) -> None:
-    """Refuse to be reached from other machines without a password.
-
-    Example:
-        >>> check_access("127.0.0.1", None)
-        >>> check_access("0.0.0.0", "a long password")
-    """
-    if host in LOCAL:
-        return
-    if password is None:
-        raise ValueError(
-            f"--host {host} lets other machines in; give --password as well, or leave --host out to stay on this one."
-        )
-    if len(password) < SHORTEST:
-        raise ValueError(f"--password has {len(password)} characters; beyond this machine give {SHORTEST} or more.")
-
-
 def free_port(host: str, port: int | None) -> int:
     """The port that was asked for, if it is free; or the first free one from 7860 on."""
     for number in [port] if port is not None else range(7860, 7900):
@@ -128,7 +114,9 @@ def free_port(host: str, port: int | None) -> int:
 
 
 @contextmanager
-def page_server(sources: list[str], host: str, port: int, password: str | None = None) -> "Iterator[uvicorn.Server]":
+def page_server(
+    sources: list[str], host: str, port: int, password: str | None = None, corrections: Path | None = None
+) -> "Iterator[uvicorn.Server]":
     """A server that is ready to run, with a folder of its own for what passes through; the folder goes with it."""
     check_access(host, password)
     try:
@@ -140,7 +128,7 @@ def page_server(sources: list[str], host: str, port: int, password: str | None =
     from .page import look, make_page
 
     with ending_in_order(), tempfile.TemporaryDirectory(prefix="nearsight-app-") as folder, gradio_settings(folder):
-        page = make_page(sources, Path(folder))
+        page = make_page(sources, Path(folder), corrections)
         inside = Path(folder).resolve().parts[1]
         inner = gradio.mount_gradio_app(
             FastAPI(docs_url=None, redoc_url=None, openapi_url=None),

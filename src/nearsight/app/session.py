@@ -1,16 +1,20 @@
 """What happens when somebody uses the page, without the page: an image, one or two models, a point, what to show."""
 
+import csv
 import hashlib
+import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import Image
 
+from ..atomic import write_whole
 from ..explanation.figures import Panel, draw_rows
 from ..factory import list_models
 from ..plots.style import to_png
 from ..runs.predictor import load_module
+from ..tasks import get_task
 from .cache import ModelView, Recent, ViewCache
 from .panels import FIRST, MethodPanel, PanelOptions, draw_panels, model_block, problem_block, ring
 from .samples import sample
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 
 
 IMAGES = 48  # kept in memory; older ones have to be given again
+MOST_CORRECTED = 2000  # images with corrected labels in a folder
+SEVERAL = "|"  # between the labels of one image in a table
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class AppSession:
 
     Args:
         sources: Runs, weight files and names of models to choose from.
+        corrections: Where labels that visitors correct are kept; None: nowhere.
 
     Example:
         >>> session = AppSession(["dwnet_nano"])
@@ -72,8 +79,9 @@ class AppSession:
         True
     """
 
-    def __init__(self, sources: list[str]):
+    def __init__(self, sources: list[str], corrections: "Corrections | None" = None):
         self.cache = ViewCache(sources)
+        self.corrections = corrections
         self.images: Recent[str, Image.Image] = Recent(IMAGES)
 
     def image(self, key: str) -> Image.Image:
@@ -126,6 +134,57 @@ class AppSession:
                 blocks.append(problem_block(source, str(error)))
         return blocks
 
+    def comparison(self, state: PageState) -> str:
+        """Whether two trained models predict the same, in a sentence; empty where there are no two."""
+        if state.second is None:
+            return ""
+        with self.cache.lock:
+            try:
+                views = [self.view(source, state) for source, _ in state.models()]
+                if not all(view.opened.learned for view in views):
+                    return ""
+                first, second = (view.found for view in views)
+            except ValueError:  # as the block of the model says
+                return ""
+            named = [", ".join(names[:4]) or "nothing" for names in (first, second)]
+            if set(first) == set(second):
+                return f"Both models predict {named[0]}."
+            said = (f"{view.label} predicts {words}" for view, words in zip(views, named, strict=True))
+            return f"The models differ: {', '.join(said)}."
+
+    def label_choices(self, state: PageState) -> tuple[list[str], int | None]:
+        """The classes among which a label of the image can be corrected, and how many it may have (None: any number).
+
+        Nothing to choose where corrections are not kept, or the first model has no classes of whole images.
+        """
+        if self.corrections is None:
+            return [], 0
+        with self.cache.lock:
+            try:
+                opened = self.cache.open(state.first)
+            except ValueError:
+                return [], 0
+        most = get_task(opened.task).most_labels
+        return (list(opened.classes), most) if opened.weights == "trained" and most != 0 else ([], 0)
+
+    def correct(self, state: PageState, labels: list[str]) -> str:
+        """Keep the right labels of the image, and say so.
+
+        Raises:
+            ValueError: Corrections are not kept here, or these are no labels of the first model.
+        """
+        classes, most = self.label_choices(state)
+        if self.corrections is None or not classes:
+            raise ValueError("Labels can't be corrected here; start the page with --corrections FOLDER and a run.")
+        if not labels or (most is not None and len(labels) > most):
+            raise ValueError(f"Choose {'one label' if most == 1 else 'at least one label'} of the list first.")
+        if wrong := [label for label in labels if label not in classes]:
+            raise ValueError(f"The model has no class {wrong[0]!r}; choose one of the list.")
+        with self.cache.lock:
+            count = self.corrections.add(state.image, self.image(state.image), labels)
+        table = f"{self.corrections.folder.name}/{Corrections.TABLE}"
+        return f"Saved as {', '.join(labels)}: {count} in {table}. To train with them: nearsight train {table}"
+
     def layers(self, source: str, state: PageState) -> list[tuple[str, str]]:
         """The layers of a model: what to call them, and their names."""
         with self.cache.lock:
@@ -143,6 +202,59 @@ class AppSession:
                 view = self.view(source, state)
                 drawn.append((view, draw_panels(view, state.options(layer))))
             return to_png(draw_figure(drawn, self.shown(state)))
+
+
+class Corrections:
+    """Labels that visitors corrected: a folder of images, and in it a table of path and label that `train` reads.
+
+    Args:
+        folder: Made if it is not there; what an earlier page wrote into it is kept.
+
+    Raises:
+        ValueError: Its table is not one of corrections.
+
+    Example:
+        >>> import tempfile
+        >>> kept = Corrections(Path(tempfile.mkdtemp()))
+        >>> kept.add("sample:Cat", sample("Cat"), ["tabby"])
+        1
+        >>> (kept.folder / "labels.csv").read_text().split()
+        ['path,label', 'images/sample-Cat.png,tabby']
+    """
+
+    TABLE = "labels.csv"
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.rows: dict[str, str] = {}  # path to label
+        table = folder / self.TABLE
+        if not table.exists():
+            return
+        try:
+            with table.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.reader(file))
+        except (OSError, UnicodeDecodeError, csv.Error):
+            rows = []
+        if not rows or rows[0] != ["path", "label"] or any(len(row) != 2 for row in rows):
+            raise ValueError(f"{table} is no table of corrected labels (path,label); give another folder.")
+        self.rows = {path: label for path, label in rows[1:]}
+
+    def add(self, key: str, image: Image.Image, labels: list[str]) -> int:
+        """Keep an image with its labels, in place of former ones; how many images there are now."""
+        if any(SEVERAL in label for label in labels) and len(labels) > 1:
+            raise ValueError(f"A class with {SEVERAL!r} in its name can't stand beside others in a table.")
+        path = f"images/{key.replace(':', '-')}.png"
+        if path not in self.rows and len(self.rows) >= MOST_CORRECTED:
+            raise ValueError(f"{MOST_CORRECTED:,} images have corrected labels already; start with a new folder.")
+        stream = io.BytesIO()
+        image.save(stream, "PNG")
+        rows = self.rows | {path: SEVERAL.join(labels)}
+        table = io.StringIO()
+        csv.writer(table, lineterminator="\n").writerows([("path", "label"), *rows.items()])
+        write_whole(self.folder / path, stream.getvalue())  # first, so that the table names nothing that is not there
+        write_whole(self.folder / self.TABLE, table.getvalue().encode())
+        self.rows = rows
+        return len(rows)
 
 
 def draw_figure(drawn: list[tuple[ModelView, list[MethodPanel]]], image: Image.Image) -> "Figure":

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ..memory import free_bytes
+from ..models.backbone import free_bytes
 from ..runs.predictor import pick_device
 from ..timing import TimedCall, check_threads, make_task, take_turns, with_threads
 from .models import (
+    KNOWN,
     RUNTIMES,
     BenchModel,
     NotMeasured,
@@ -30,6 +31,9 @@ BATCHES = {False: (1, 8, 32), True: (1,)}  # images at a time; over sizes
 LEAST = 0.1  # seconds that one measurement lasts
 SIDE = {"cpu": 2048}  # of the square matrices whose product is the peak
 SIDE_ON_GPU = 8192
+
+
+MOST_ROUNDS = 100_000
 
 
 def without_progress(items: Sequence[T], title: str) -> Iterable[T]:
@@ -60,7 +64,9 @@ def bench(
         against: More models; times are divided by those of the first of them, else of the first model.
         batch: Images at a time; None for 1, 8 and 32, with `scaling` 1.
         size: Side of the images; None takes each model's own.
-        runtimes: Some of `eager`, `folded`, `compiled` and `onnx`; None for all, with `scaling` for `eager`.
+        runtimes: Some of `eager`, `folded`, `compiled`, `onnx` and `openvino`; with `-bfloat16` or `-int8` behind them
+            in fewer bits, where the CPU has instructions for it; `all` for each of these. None for the first four, with
+            `scaling` for `eager`.
         scaling: Sides of images over which growth is measured.
         rounds: Each measures everything once.
         threads: Of the CPU; None as PyTorch does.
@@ -91,8 +97,11 @@ def bench(
     if scaling and len(batches) > 1:
         raise ValueError("--scaling measures one batch size; give one with --batch, or none for 1.")
     chosen = [runtimes] if isinstance(runtimes, str) else runtimes or (["eager"] if scaling else RUNTIMES)
-    if unknown := [name for name in chosen if name not in RUNTIMES]:
-        raise ValueError(f"--runtimes {unknown[0]} is not known; use some of {', '.join(RUNTIMES)}.")
+    chosen = KNOWN if list(chosen) == ["all"] else chosen
+    if unknown := [name for name in chosen if name not in KNOWN]:
+        raise ValueError(f"--runtimes {unknown[0]} is not known; use all, or some of {', '.join(KNOWN)}.")
+    if not 1 <= rounds <= MOST_ROUNDS:
+        raise ValueError(f"--rounds {rounds} won't do; give a whole number from 1 to {MOST_ROUNDS:,}.")
     threads = torch.get_num_threads() if threads is None else threads
     check_threads(threads)
     setting = Setting(tuple(batches), tuple(dict.fromkeys(chosen)), rounds, threads, pick_device(device), memory)

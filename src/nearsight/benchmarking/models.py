@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -27,6 +28,7 @@ from ..models.spec import is_spec_file
 from ..runs.predictor import is_path, load_module
 from ..tasks import get_task
 from ..tasks.build import build
+from ..timing import refuse_precision
 
 CLASSES = 1000
 
@@ -183,7 +185,13 @@ def reason_of(error: BaseException, most: int = 160) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-RUNTIMES = ("eager", "folded", "compiled", "onnx")
+RUNTIMES = ("eager", "folded", "compiled", "onnx")  # what is measured unless asked otherwise: float32 everywhere
+# In fewer bits, and OpenVINO. ONNX Runtime has no bfloat16 on x86, and PyTorch's own 8 bits are going out of use.
+PRECISIONS = (
+    *("eager-bfloat16", "folded-bfloat16", "compiled-bfloat16", "onnx-int8"),
+    *("openvino", "openvino-bfloat16", "openvino-int8"),
+)
+KNOWN = (*RUNTIMES, *PRECISIONS)
 
 
 @dataclass(frozen=True)
@@ -206,7 +214,7 @@ def make_runner(model: BenchModel, runtime: str, device: torch.device, threads: 
 
     Args:
         model: The model.
-        runtime: One of `RUNTIMES`.
+        runtime: One of `KNOWN`.
         device: Where it runs.
         threads: Of the CPU.
 
@@ -220,21 +228,50 @@ def make_runner(model: BenchModel, runtime: str, device: torch.device, threads: 
         torch.Size([2, 1000])
     """
     began = time.perf_counter()
+    name, _, precision = runtime.partition("-")
+    if precision and device.type == "cpu":
+        refuse_precision(precision)
     with torch.inference_mode(False), torch.no_grad():  # exporters don't take tensors of inference mode
         call: Callable[[Tensor], object]
-        if runtime == "onnx":
-            call = onnx_session(model, device, threads)
-        elif runtime == "eager":
-            call = model.model.to(device)
+        if name in ("onnx", "openvino"):
+            call = exported_session(model, name, precision, device, threads)
         else:
-            folded = fold(model.model).to(device)
-            call = folded if runtime == "folded" else torch.compile(folded, dynamic=False)
-    return Runner(call, time.perf_counter() - began, runtime != "onnx")
+            chosen = model.model if name == "eager" else fold(model.model)
+            if precision:
+                chosen = copy.deepcopy(chosen).to(torch.bfloat16)
+            chosen = chosen.to(device)
+            module: Callable[[Tensor], object] = torch.compile(chosen, dynamic=False) if name == "compiled" else chosen
+            call = (lambda images: module(images.to(torch.bfloat16))) if precision else module
+    return Runner(call, time.perf_counter() - began, name not in ("onnx", "openvino"))
 
 
-def onnx_session(model: BenchModel, device: torch.device, threads: int) -> Callable[[Tensor], object]:
-    """ONNX Runtime with the model as a file."""
+def exported_session(
+    model: BenchModel, runtime: str, precision: str, device: torch.device, threads: int
+) -> Callable[[Tensor], object]:
+    """The model as a file, opened by ONNX Runtime or OpenVINO."""
     from ..deployment.onnx import write_onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        write_onnx(fold(model.model).cpu(), path, model.size)
+        if precision == "int8":
+            path = quantize_for_timing(path, model.size)
+        if runtime == "openvino":
+            return openvino_call(path, precision, device, threads)
+        return onnx_call(path, device, threads)
+
+
+def quantize_for_timing(path: Path, size: tuple[int, int]) -> Path:
+    """The file with every weighted layer in 8 bits, calibrated with noise: only its time counts, not what it says."""
+    from ..deployment.quantize import Group, Layers
+
+    noise = np.random.default_rng(0).standard_normal((4, 3, *size), dtype=np.float32)
+    layers = Layers(path, path.parent, [Group(noise, np.zeros(4, dtype=np.int64))])
+    return layers.write(layers.names, path.with_name("int8.onnx"))
+
+
+def onnx_call(path: Path, device: torch.device, threads: int) -> Callable[[Tensor], object]:
+    """A file in ONNX Runtime."""
     from ..runs.runtime import FATAL, need
 
     onnxruntime = need("onnxruntime", "The runtime onnx")
@@ -246,12 +283,19 @@ def onnx_session(model: BenchModel, device: torch.device, threads: int) -> Calla
     options.log_severity_level = FATAL
     # Its threads would go on looking for work for some tenths of a second, and slow down what is measured next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        write_onnx(fold(model.model).cpu(), path, model.size)
-        session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
+    session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
     name = session.get_inputs()[0].name
     return lambda images: session.run(None, {name: images.cpu().numpy()})
+
+
+def openvino_call(path: Path, precision: str, device: torch.device, threads: int) -> Callable[[Tensor], object]:
+    """A file in OpenVINO, on the CPU."""
+    from ..runs.runtime import compile_openvino
+
+    if device.type != "cpu":
+        raise ValueError(f"OpenVINO is measured on the CPU, not on {device}; leave it out of --runtimes.")
+    compiled = compile_openvino(path, "bfloat16" if precision == "bfloat16" else "float32", threads)
+    return lambda images: compiled(images.numpy())
 
 
 @contextmanager

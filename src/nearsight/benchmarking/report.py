@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -74,21 +74,23 @@ def accuracy_of(row: PublishedRow) -> float | None:
 
 
 COLUMNS = {"batch": 5, "latency, ms": 17, "images/s": 8, "memory": 8, "of peak": 7, "time ratio": 17}
-INDENT = 10  # columns of the runtime's name
+INDENT = 10  # columns of the runtime's name, unless one needs more
 
 
 def bench_table(found: Bench, width: int = 80) -> Text:
     """A block of lines for each model: one for each runtime and batch size."""
     titles = [title for title in COLUMNS if found.setting.memory or title != "memory"]
+    indent = max(INDENT, *(len(key.runtime) + 3 for key in found.seconds))
     text = Text("\n")
-    text.append(line("", titles, titles) + "\n", style="bold")
+    text.append(line("", titles, titles, indent) + "\n", style="bold")
     for model in found.models:
         parameters, macs = short_number(model.parameters), short_number(model.macs)
         head = f"{parameters} parameters, {macs} multiply-adds at {sides(model.size)}"
         text.append(f"\n{model.label}", style="bold cyan").append(f"  {head}\n", style="dim")
         for key in found.seconds:
             if (key.label, key.size) == (model.label, model.size):
-                text.append(line(f"  {key.runtime}", titles, [cells(found, key)[title] for title in titles]) + "\n")
+                shown = cells(found, key)
+                text.append(line(f"  {key.runtime}", titles, [shown[title] for title in titles], indent) + "\n")
         text.append(reasons(found, model.label, width))
     refused = {missing.label for missing in found.missing} - {model.label for model in found.models}
     for label in sorted(refused):
@@ -96,10 +98,10 @@ def bench_table(found: Bench, width: int = 80) -> Text:
     return text.append("\n").append(caption(found, width), style="dim italic").append(warning(found, width))
 
 
-def line(name: str, titles: Sequence[str], texts: Iterable[str]) -> str:
-    """A line of the table."""
+def line(name: str, titles: Sequence[str], texts: Iterable[str], indent: int) -> str:
+    """A line of the table, whose numbers begin behind so many columns."""
     shown = [f"{text:>{COLUMNS[title]}}" for title, text in zip(titles, texts, strict=True)]
-    return f"{name:<{INDENT}}" + " ".join(shown)
+    return f"{name:<{indent}}" + " ".join(shown)
 
 
 def cells(found: Bench, key: Key) -> dict[str, str]:
@@ -258,8 +260,10 @@ MARKS = {
     "folded": ("s", COLOURS[1]),
     "compiled": ("^", COLOURS[2]),
     "onnx": ("D", COLOURS[3]),
+    "openvino": ("P", COLOURS[4]),
 }
-NAMES = {"eager": "eager", "folded": "folded", "compiled": "compiled", "onnx": "ONNX Runtime"}
+NAMES = {**{name: name for name in MARKS}, "onnx": "ONNX Runtime", "openvino": "OpenVINO"}
+FILLED = {"bfloat16": "white", "int8": FAINT}  # marks of float32 have their runtime's colour
 
 
 def draw_accuracy(found: Bench) -> tuple[bytes, list[str]]:
@@ -309,10 +313,18 @@ def draw_rows(axes: "Axes", found: Bench, rows: dict[str, list[Key]], printed: d
         ends = [min(times[key] for key in keys), max(times[key] for key in keys)]
         axes.plot(ends, [height, height], color=LINE, linewidth=1.2, zorder=1.5)
         for key in keys:
-            mark, colour = MARKS[key.runtime]
-            title = None if key.runtime in named else NAMES[key.runtime]
+            runtime, _, precision = key.runtime.partition("-")
+            mark, colour = MARKS[runtime]
+            title = None if key.runtime in named else f"{NAMES[runtime]} {precision}".strip()
             named.add(key.runtime)
-            axes.plot([times[key]], [height], mark, color=colour, markersize=6.5, markeredgecolor="white", label=title)
+            inside, edge = (FILLED[precision], colour) if precision else (colour, "white")
+            look: dict[str, Any] = {
+                "markersize": 6.5,
+                "markerfacecolor": inside,
+                "markeredgecolor": edge,
+                "label": title,
+            }
+            axes.plot([times[key]], [height], mark, **look)
     tag(axes, [Line(label, printed[label], tuple(times[key] for key in keys)) for label, keys in rows.items()])
 
 
@@ -372,7 +384,7 @@ def draw_growths(axes: "Axes", found: Bench, grown: Sequence[Growth], what: str)
         pixels = [math.prod(key.size) for key in growth.keys]
         exponent = growth.latency if what == "latency" else growth.memory
         name = f"{growth.label} {growth.runtime}" if several else growth.label
-        mark, _ = MARKS[growth.runtime]
+        mark, _ = MARKS[growth.runtime.partition("-")[0]]
         colour = COLOURS[labels.index(growth.label) % len(COLOURS)]
         title = f"{name}: {exponent.value:.2f}" if exponent else name
         axes.plot(pixels, values, f"{mark}-", color=colour, markersize=5, linewidth=1.4, label=title)

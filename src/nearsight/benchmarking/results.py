@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,9 @@ from .. import __version__
 from ..atomic import write_whole
 from ..interval import Interval
 from ..runs.run import environment
-from ..timing import median_interval, ratio_interval
+from ..timing import instructions, median_interval, ratio_interval
 from .models import RUNTIMES, BenchModel
 
-INSTRUCTIONS = (
-    *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
-    *("amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "bf16", "i8mm", "sve"),
-)
 RESTLESS = 1.5  # the slowest round of the same product by the fastest, from which on people are warned
 
 
@@ -305,15 +301,6 @@ def describe_machine() -> dict[str, Any]:
         with suppress(PackageNotFoundError):
             about["versions"][package] = version(package)
     return {**about, "instructions": list(instructions()), "torch_uses": torch.backends.cpu.get_cpu_capability()}
-
-
-@cache
-def instructions() -> tuple[str, ...]:
-    """The CPU's vector instructions that decide how fast models run, as far as the system tells."""
-    described = Path("/proc/cpuinfo")
-    rows = described.read_text().splitlines() if described.is_file() else []
-    flags = next((set(row.partition(":")[2].split()) for row in rows if row.startswith(("flags", "Features"))), set())
-    return tuple(name for name in INSTRUCTIONS if name in flags)
 
 
 def plain(value: Interval | None) -> dict[str, float | None] | None:

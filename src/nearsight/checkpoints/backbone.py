@@ -84,7 +84,7 @@ def pyramid_tensors(model: DenseModel, file: Path) -> dict[str, Tensor]:
 def tensors_of_dense(model: DenseModel, file: Path, spec: DenseSpec) -> dict[str, Tensor]:
     """The pyramid of another detector or segmenter, resized to this one's image size."""
     with torch.device("meta"):
-        old = make_pyramid(spec.backbone, spec.task, spec.head.strides)
+        old = make_pyramid(spec.backbone, spec.task, spec.head.strides, spec.layers)
     tensors = {
         name.removeprefix("pyramid."): tensor
         for name, tensor in read_safetensors(file).items()

@@ -210,8 +210,12 @@ def weight_folders() -> list[tuple[Path, Source]]:
     """Folders in which files are named after their models: the user's, and where downloads go."""
     given = os.environ.get("NEARSIGHT_WEIGHTS", "").strip()
     folders: list[tuple[Path, Source]] = [(Path(given).expanduser(), "folder")] if given else []
-    cache = os.environ.get("NEARSIGHT_CACHE", "").strip() or "~/.cache/nearsight"
-    return [*folders, (Path(cache).expanduser() / "weights", "cache")]
+    return [*folders, (cache_folder() / "weights", "cache")]
+
+
+def cache_folder() -> Path:
+    """Where what can be had again is kept: `NEARSIGHT_CACHE`, or a folder in the user's home."""
+    return Path(os.environ.get("NEARSIGHT_CACHE", "").strip() or "~/.cache/nearsight").expanduser()
 
 
 def in_folder(folder: Path, source: Source) -> Iterator[Found]:

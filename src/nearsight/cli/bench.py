@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..atomic import check_output, is_own_png
+from .options import Device
+
 if TYPE_CHECKING:
     from ..benchmarking import Bench
 
@@ -32,8 +35,8 @@ def bench(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help="Some of eager, folded, compiled and onnx.",
-            show_default="all; scaling: eager",
+            help="Some of eager, folded, compiled, onnx, openvino; -bfloat16 or -int8 behind: in fewer bits; or all.",
+            show_default="eager,folded,compiled,onnx; scaling: eager",
         ),
     ] = None,
     scaling: Annotated[
@@ -42,7 +45,7 @@ def bench(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Each measures everything once.")] = 10,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU.", show_default="as PyTorch does")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps.", show_default="a GPU if there is one")] = None,
+    device: Device = None,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure memory too.")] = True,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all measurements.")] = None,
     plot: Annotated[
@@ -59,6 +62,10 @@ def bench(
             raise ValueError(f"{option} {file} can't be written; give the name of a file in a folder that is there.")
     sizes = numbers("--scaling", scaling) if scaling else None
     batches = numbers("--batch", batch) if batch else None
+
+    for option, file in (("--json", json), ("--plot", plot)):
+        if file is not None:
+            check_output(file, is_ours=lambda head: is_own_png(head) or is_bench(head), force=None, option=option)
 
     from ..benchmarking import bench as measure
     from ..benchmarking.report import bench_table, scaling_table
@@ -86,6 +93,11 @@ def bench(
     if found.interrupted:
         print("nearsight: Interrupted; what was measured until then is shown.", file=sys.stderr)
         raise typer.Exit(128 + found.interrupted)
+
+
+def is_bench(head: bytes) -> bool:
+    """Whether a file begins like measurements that `--json` wrote."""
+    return head.split()[:2] == [b"{", b'"nearsight":']
 
 
 def split(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import ImageSize, Limit, Quiet, RecipeName, Task
+from .options import Changes, ImageSize, Limit, Quiet, RecipeName, Task
 
 if TYPE_CHECKING:
     from ..comparison.results import Comparison
@@ -51,9 +51,7 @@ def compare(
     ] = None,
     task: Task = None,
     recipe: RecipeName = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of the recipe.")
-    ] = None,
+    changes: Changes = None,
     img_size: ImageSize = None,
     limit: Limit = None,
     scratch_only: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Task
+from .options import Groups, Task, watch
 
 data_app = typer.Typer(help="Look at data before training with them.", no_args_is_help=True, rich_markup_mode=None)
 make_app = typer.Typer(help="Make data to try things out with.", no_args_is_help=True, rich_markup_mode=None)
@@ -63,6 +63,20 @@ def check(
         ),
     ] = None,
     task: Task = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN", help="Also list labels that a finished run contradicts; best one of train --folds."
+        ),
+    ] = None,
+    frozen: Annotated[
+        bool, typer.Option("--frozen", help="Also judge labels by features of pretrained weights that are at hand.")
+    ] = False,
+    page: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="With --model or --frozen: page to write, with the images in question."),
+    ] = Path("labels.html"),
+    groups: Groups = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is no such list.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Leave with exit code 1 if there are problems.")] = False,
@@ -74,8 +88,9 @@ def check(
     from ..atomic import check_output, write_whole
     from ..console import make_console
     from ..data import open_data
-    from ..data.check import check_data, render_report
+    from ..data.check import check_data as check_images
     from ..data.check import fix_list as list_fixes
+    from ..data.check import render_report
     from ..tasks.classify import choose_patch
 
     opened = open_data(data, task)
@@ -89,7 +104,16 @@ def check(
             force=force,
             option="--fix-list",
         )
-    report = check_data(opened, workers=workers)
+    judged = model is not None or frozen
+    if judged:
+        from ..label_issues import check_data, draw_page, is_page
+
+        check_output(page, inputs=[data.partition("?")[0]], is_ours=is_page, force=force, option="--page")
+        report = check_data(
+            opened, model=model, frozen=frozen, groups=groups, workers=workers, progress=watch("Judging")
+        )
+    else:
+        report = check_images(opened, groups=groups, workers=workers)
     side = None if report.dense else report.img_size
     models = ("deit_nano", "swin_nano", "swin_tiny")  # a plain transformer, and pyramids of three and four stages
     patches = {name: choose_patch(name, side) for name in models} if side else {}
@@ -97,6 +121,9 @@ def check(
         print(json.dumps({**report.to_dict(), "patch_size": patches}, indent=2))
     else:
         make_console().print(render_report(report, patches), highlight=False, crop=False)
+    if judged:
+        write_whole(page, draw_page(report, opened))
+        print(f"Wrote {page}; suspicious labels: {len(report.suspects):,}.", file=sys.stderr)
     if fix_list:
         write_whole(fix_list, list_fixes(report))
         print(f"Wrote {fix_list}; images to remove: {len(report.to_remove):,}.", file=sys.stderr)

@@ -1,16 +1,12 @@
-"""`nearsight eval` and `nearsight predict`: how good a model is, and what it sees."""
+"""`nearsight eval`, `nearsight predict` and `nearsight embed`: how good a model is, what it sees, and its features."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from .options import AsJson, check_folder
-
-if TYPE_CHECKING:
-    from ..data.loader import Batch
+from .options import AsJson, Device, check_folder, watch
 
 Source = Annotated[
     Path,
@@ -20,7 +16,12 @@ Size = Annotated[int, typer.Option(min=1, help="Images at a time.")]
 Workers = Annotated[
     int | None, typer.Option(min=0, help="Processes that read images; 0: none besides this one. Default: by machine.")
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps. Default: a GPU if there is one.")]
+
+
+Views = Annotated[
+    str | None,
+    typer.Option(metavar="VIEW,...", help="Merge several views of an image: flip, vflip, crops; flip, vflip, scales."),
+]
 
 
 def evaluate(
@@ -39,6 +40,11 @@ def evaluate(
     batch: Annotated[int | None, typer.Option(min=1, help="Images at a time. Default: by task.")] = None,
     workers: Workers = None,
     device: Device = None,
+    corruptions: Annotated[
+        bool, typer.Option("--corruptions", help="Also on worse images: noise, blur, weather, ... at five strengths.")
+    ] = False,
+    shifts: Annotated[bool, typer.Option("--shifts", help="Also on images shifted by 1 to 8 pixels.")] = False,
+    tta: Views = None,
 ) -> None:
     """Say how good a model is.
 
@@ -49,7 +55,20 @@ def evaluate(
     from ..evaluation import evaluate as judge
 
     check_folder("--out", out)
-    found = judge(source, data, split=split, batch=batch, workers=workers, device=device, progress=watch("Evaluating"))
+    if out is not None:
+        refuse_other_files(out)
+    found = judge(
+        source,
+        data,
+        split=split,
+        batch=batch,
+        workers=workers,
+        device=device,
+        corruptions=corruptions,
+        shifts=shifts,
+        tta=tta,
+        progress=watch("Evaluating"),
+    )
     folder = found.save(out)
     if as_json:
         print(found.to_json(), end="")
@@ -57,8 +76,41 @@ def evaluate(
         make_console().print(found.table(), highlight=False)
     for name, reason in list(found.bad.items())[:10]:
         print(f"left out: {name}: {reason}", file=sys.stderr)
-    files = ", ".join(["metrics.json", *found.task.files])
+    files = ", ".join(["metrics.json", *found.task.files, *(["robustness.png"] if found.robustness else [])])
     print(f"Wrote {folder}: {files}.", file=sys.stderr)
+
+
+def refuse_other_files(folder: Path) -> None:
+    """Refuse a folder with files of others under the names of a report; what a killed evaluation left is ours."""
+    from ..atomic import check_output, is_own_png
+    from ..tasks import TASKS, get_evaluator  # the names of tasks need no torch
+
+    begins = (b'{\n "model": ', b"image,")
+    for name in {"metrics.json", *(name for task in TASKS for name in get_evaluator(task).files)}:
+        check_output(folder / name, is_ours=lambda head: is_own_png(head) or head.startswith(begins), force=None)
+
+
+def calibrate(
+    source: Source,
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="DATA", help="Other data with the same class names. Default: the run's own."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="val or test: images that the model was not trained with.")] = "val",
+    tta: Views = None,
+    as_json: AsJson = False,
+    batch: Annotated[int | None, typer.Option(min=1, help="Images at a time. Default: by task.")] = None,
+    workers: Workers = None,
+    device: Device = None,
+) -> None:
+    """Make confidences honest, and find out when to say 'don't know' for a promised error rate."""
+    import json
+
+    from ..calibration import calibrate as verb
+
+    watched = watch("Calibrating")
+    found = verb(source, data, split=split, tta=tta, batch=batch, workers=workers, device=device, progress=watched)
+    print(json.dumps(found.to_dict(), indent=1) if as_json else "\n".join(found.lines()))
 
 
 def predict(
@@ -75,9 +127,20 @@ def predict(
             help="Folder for drawn images and files. Default: found, for a detector or segmenter without a table.",
         ),
     ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="Write labels to correct and train on into DIR: coco, yolo or voc; masks; folders or table. By task."
+        ),
+    ] = None,
     min_score: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Of a detector: score that an object needs. Default: by training."),
+    ] = None,
+    tta: Views = None,
+    error_rate: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Of a calibrated classifier: say 'don't know' so that no more is missed."),
     ] = None,
     least: Annotated[float | None, typer.Option(min=0, max=1, hidden=True)] = None,
     batch: Annotated[
@@ -96,7 +159,7 @@ def predict(
     """
     from ..atomic import check_output
     from ..data.file_system import find_images
-    from ..prediction import Folder, is_json_lines, is_table, open_output
+    from ..prediction import Folder, LabelFolder, is_json_lines, is_table, open_output
     from ..runs.predictor import load
 
     chosen = [name for name, given in (("--csv", csv), ("--jsonl", jsonl), ("--json", as_json)) if given]
@@ -123,10 +186,18 @@ def predict(
         batch=batch,
         workers=workers,
         device=device,
+        tta=tta,
+        error_rate=error_rate,
         progress=iter if silent else watch("Predicting"),
     )
     done, bad = 0, 0
-    folder = None if out is None else Folder(out)
+    folder: Folder | LabelFolder | None = None
+    if format is not None:
+        if out is None:
+            raise ValueError("--format writes labels; give their folder with --out.")
+        folder = LabelFolder(out, format)
+    elif out is not None:
+        folder = Folder(out, paths, force)
     with open_output(csv=csv, jsonl=jsonl, as_json=as_json) as output:
         for prediction in found:
             if prediction.problem is not None:
@@ -134,7 +205,7 @@ def predict(
                 bad += 1
                 continue
             if folder is None and file is None and prediction.pictured:
-                folder = Folder(Path("found"))
+                folder = Folder(Path("found"), paths, force)
             output.add(prediction)
             if folder is not None:
                 folder.add(prediction)
@@ -150,24 +221,75 @@ def predict(
         print(f"{done:,} image{'s' * (done != 1)} predicted{skipped}.{written}", file=sys.stderr)
 
 
-def watch(title: str) -> "Callable[[Iterable[Batch]], Iterator[Batch]]":
-    """A wrapper of batches that shows a bar on stderr; only its title where that is no terminal."""
+def embed(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Data as for training, or a folder of images.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="A run, a weight file or a model's name. Default: pretrained weights that are at hand."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a table: .parquet, .npz or .csv, by its name.")
+    ] = None,
+    query: Annotated[
+        list[Path] | None, typer.Option(metavar="IMAGE", help="Name the images that are most like this one.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Similar images named for each query.")] = 5,
+    as_json: AsJson = False,
+    split: Annotated[str | None, typer.Option(help="train, val or test. Default: all.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="First so many images of each split only.")] = None,
+    batch: Size = 32,
+    workers: Workers = None,
+    device: Device = None,
+    cache: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for what is kept. Default: ~/.cache/nearsight/features.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that this command did not write.")] = False,
+) -> None:
+    """Write a backbone's features of images as a table, or name the images that are most like another.
+
+    Features are kept on the disk: the same command again, or another query, is done at once.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    def follow(batches: "Iterable[Batch]") -> "Iterator[Batch]":
-        console = Console(stderr=True)
-        total = len(batches.sampler)  # type: ignore[attr-defined]
-        if not console.is_terminal:
-            print(f"{title} {total:,} image{'s' * (total != 1)} ...", file=sys.stderr)
-            yield from batches
-            return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        # stdout is not redirected: it may be a pipe that waits for results.
-        with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
-            task = progress.add_task(title, total=total)
-            for group in batches:
-                yield group
-                progress.advance(task, len(group.indices) + len(group.bad))
+    from ..atomic import check_output
+    from ..console import print_json
+    from ..embedding import check_suffix, is_features
+    from ..embedding import embed as extract
 
-    return follow
+    if out is None and not query:
+        raise ValueError("Give --out FILE for a table of the features, or --query IMAGE for similar images.")
+    if out is not None:
+        check_suffix(out)
+        check_output(out, inputs=[data], is_ours=is_features, force=force, option="--out")
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    quiet = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=quiet) as progress:
+        line = progress.add_task("Features", total=None)
+        found = extract(
+            data,
+            model=model,
+            split=split,
+            limit=limit,
+            batch=batch,
+            workers=workers,
+            device=device,
+            cache=cache,
+            progress=lambda done, total: progress.update(line, completed=done, total=total),
+        )
+    for name, reason in list(found.bad.items())[:10]:
+        print(f"left out: {name}: {reason}", file=sys.stderr)
+    near = found.similar([str(path) for path in query], top=top) if query else []
+    if as_json:
+        rows = [[vars(one) for one in row] for row in near]
+        print_json(found.to_dict() | {"similar": dict(zip(map(str, query or ()), rows, strict=True))})
+    else:
+        for path, row in zip(query or (), near, strict=True):
+            print(path)
+            for one in row:
+                print(f"  {one.similarity:6.3f}  {one.image}{f' ({one.label})' * bool(one.label)}")
+    if out is not None:
+        found.save(out, force=True)  # which was checked before the work
+        count, width = found.values.shape
+        print(f"Wrote {out}: {width:,} features of {count:,} images by {found.model}.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`nearsight explain`: what a model looks at, and whether the maps are faithful."""
+"""`nearsight explain`: what a model looks at, and whether the maps are faithful; `nearsight app`: a page for it."""
 
 import sys
 from pathlib import Path
@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..atomic import check_output, is_own_png
 from .options import check_folder
 
 if TYPE_CHECKING:
     from ..runs.predictor import Predictor
 
 NAMES = (
-    "attention, rollout, dense-rollout, global-tokens (LightViT), sampling (LIT), probability-grids, kernels (DWNet), "
-    "receptive-field, grad-cam"
+    "grad-rollout, dense-rollout, rollout, attention, global-tokens (LightViT), sampling (LIT), probability-grids, "
+    "kernels (DWNet), receptive-field, grad-cam"
 )
 
 
@@ -22,7 +23,12 @@ def explain(
     images: Annotated[
         list[str], typer.Argument(metavar="IMAGE|FOLDER...", help="Images, or folders of images; with --score: DATA.")
     ],
-    method: Annotated[list[str] | None, typer.Option("--method", "-m", help=f"{NAMES}. Default: rollout.")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method", "-m", help=f"{NAMES}. Default: grad-rollout; of predicted masks and boxes dense-rollout."
+        ),
+    ] = None,
     layer: Annotated[
         str | None, typer.Option(help="Number of the layer from 0, -1 the last; or stage.block, such as 3.2.")
     ] = None,
@@ -39,6 +45,13 @@ def explain(
     ] = None,
     fusion: Annotated[str, typer.Option(help="Roll-out: heads by their mean, max or min.")] = "mean",
     discard: Annotated[float, typer.Option(help="Roll-out: fraction of the smallest weights that is left out.")] = 0.0,
+    overlay: Annotated[
+        str | None,
+        typer.Option(
+            help="smooth: interpolated between patches; cells: each patch as it is.",
+            show_default="smooth where all layers count",
+        ),
+    ] = None,
     size: Annotated[
         int | None,
         typer.Option(min=1, max=4096, help="Show the whole image with this shorter side. Default: as in evaluation."),
@@ -52,8 +65,8 @@ def explain(
 ) -> None:
     """Show what a model looks at: figures (PNG) and the numbers behind them (.npz).
 
-    A model by name has random weights, and the figures say so. --score takes DATA with boxes or masks of objects, and
-    measures the maps against random ones and the middle of the image.
+    A model by name has random weights, and the figures say so. --score takes DATA, with boxes or masks of objects to
+    point at or without, and measures the maps against random ones and the middle of the image.
     """
     from ..explanation.faithfulness import SCORED
     from ..explanation.methods import METHODS, OVER_MANY, check_methods, each_explanation, file_names
@@ -75,7 +88,7 @@ def explain(
     found = each_explanation(
         predictor,
         images,
-        method=methods or "rollout",
+        method=methods or None,
         layer=layer,
         head=head,
         at=pixels,
@@ -83,6 +96,7 @@ def explain(
         beside=beside or (),
         fusion=fusion,  # type: ignore[arg-type]
         discard=discard,
+        overlay=overlay,  # type: ignore[arg-type]
         size=size,
         seed=seed,
         skip=lambda file, reason: print(f"skipped {file}: {reason}", file=sys.stderr),
@@ -90,7 +104,9 @@ def explain(
     )
     taken: set[str] = set()
     for made in found:
-        made.save(out / next(file_names([made], taken)))
+        name = next(file_names([made], taken))
+        check_output(out / f"{name}.png", is_ours=is_own_png, force=None)
+        made.save(out / name)
     print(f"Wrote {len(taken):,} figure{'s' * (len(taken) != 1)} with their arrays to {out}.", file=sys.stderr)
 
 
@@ -111,7 +127,8 @@ def score_maps(
     from ..explanation.faithfulness import score, scores_table
 
     if len(sources) != 1:
-        raise ValueError(f"--score takes one DATA, not {len(sources)}; give one source with boxes or masks of objects.")
+        raise ValueError(f"--score takes one DATA, not {len(sources)}; give one source.")
+    check_output(out / "curves.png", is_ours=is_own_png, force=None)
     title = f"Scoring the maps of {predictor.name}"
     found = score(
         predictor, sources[0], method=methods, limit=limit, seed=seed, progress=lambda items: tracked(items, title)
@@ -119,3 +136,39 @@ def score_maps(
     found.save(out)
     make_console().print(scores_table(found), highlight=False)
     print(f"Wrote {out}: scores.json, scores.md, curves.png.", file=sys.stderr)
+
+
+def app(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN|MODEL...",
+            help="Runs, weight files or names of models to offer first.",
+            show_default="the nano models",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Of the page.", show_default="7860 or later")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; another than this machine's own needs a password.")
+    ] = "127.0.0.1",
+    password: Annotated[
+        str | None,
+        typer.Option(
+            envvar="NEARSIGHT_PASSWORD",
+            show_envvar=True,
+            help="Ask visitors for it (under any name).",
+            show_default=False,
+        ),
+    ] = None,
+    corrections: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep labels that are corrected on the page, as a table for train."),
+    ] = None,
+) -> None:
+    """Open a page: drop an image, click on it, and see what models do there."""
+    from ..app.serve import launch_app
+
+    check_folder("--corrections", corrections)
+    launch_app(runs or (), port=port, host=host, password=password, corrections=corrections)

@@ -32,6 +32,9 @@ def export(
     size: Annotated[
         str | None, typer.Option(metavar="HxW", help="Size that images are shown in. Default: the model's.")
     ] = None,
+    fastest: Annotated[
+        bool, typer.Option("--fastest", help="Try formats and bits, keep what is fastest here within --margin.")
+    ] = False,
     runtime: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Unpacked onnxruntime-web for the format web.")
     ] = None,
@@ -50,6 +53,7 @@ def export(
         int8=int8,
         margin=margin,
         size=None if size is None else parse_size(size),
+        fastest=fastest,
         runtime=runtime,
         download=download,
         force=force,
@@ -84,6 +88,15 @@ def summary(found: "Exported") -> list[str]:
             f"({one.max_rel:.1e} of the largest value), same prediction for {percent(one.top1)}"
         )
     lines += int8_summary(found.quantized) if found.quantized else []
+    for trial in found.trials:
+        told = trial.reason or ""
+        if trial.milliseconds is not None and trial.ratio is not None and trial.agreement is not None:
+            told = f"{trial.milliseconds.value:.2f} ms, {trial.ratio.value:.2f} of the first; "
+            told += f"same prediction for {percent(trial.agreement)}"
+        lines.append(f"  {trial.format:<8} {trial.precision:<8}  {told}")
+    if found.trials:
+        chosen = "int8" if bundle.int8 else "bfloat16" if bundle.bfloat16 else "float32"
+        lines.append(f"Fastest for one image on this machine: {bundle.kind} in {chosen}.")
     return [*lines, f"Wrote {found.folder} ({mega:.1f} MB)."]
 
 

@@ -1,20 +1,22 @@
-"""`nearsight models`: the table of models."""
+"""`nearsight models` and `nearsight doctor`: what there is, and whether it works on this machine."""
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from ..catalogue import ModelInfo, describe_models
 from .options import AsJson
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
 WIDE = 150  # from this width on, every slot has a column of its own
 FAMILIES = {
+    "near": "Near",
     "localvit": "LocalViT",
     "lightvit": "LightViT",
     "lit": "LIT",
@@ -45,8 +47,37 @@ def models(
     console.print(models_table(rows, console.width))
 
 
-def models_table(rows: Sequence[ModelInfo], width: int) -> RenderableType:
+def doctor(
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps. Default: a GPU if there is one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at versions and devices, and hold every fast path to its reference here; ends with a line for an issue."""
+    from ..console import make_console, print_json, titled
+    from ..diagnosis import doctor as examine
+
+    found = examine(device)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        table = titled(f"fast path, on {found.device}", "difference", "ms")
+        for check in found.checks:
+            differs = "failed" if check.error is None else f"{check.error:.0e}"
+            table.add_row(check.name, differs, f"{1000 * check.seconds:.0f}")
+        console = make_console()
+        console.print(table, highlight=False)
+        for check in found.problems:
+            print(f"{check.name}: {check.problem}.")
+        fine = "All fast paths compute what their references do."
+        print(f"\n{fine if not found.problems else 'Please open an issue'}\nTo paste into an issue:\n{found.line}")
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def models_table(rows: Sequence[ModelInfo], width: int) -> "RenderableType":
     """The catalogue: a column for each slot on a wide page, two lines for each model on a narrow one."""
+    from rich.console import Group
+    from rich.text import Text
+
     caption = Text(
         f"{len(rows)} model{'s' * (len(rows) > 1)}; released checkpoints (ckpt): {sum(r.released for r in rows)}. "
         "MACs: multiply-adds of one image. ×: attention heads. /: from stage to stage. –: nothing there.",
@@ -55,8 +86,12 @@ def models_table(rows: Sequence[ModelInfo], width: int) -> RenderableType:
     return Group(wide_table(rows) if width >= WIDE else narrow_table(rows), caption)
 
 
-def wide_table(rows: Sequence[ModelInfo]) -> Table:
+def wide_table(rows: Sequence[ModelInfo]) -> "Table":
     """A line for each model."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("model", no_wrap=True)
     for slot in SLOTS:
@@ -72,8 +107,9 @@ def wide_table(rows: Sequence[ModelInfo]) -> Table:
     return table
 
 
-def narrow_table(rows: Sequence[ModelInfo]) -> Text:
+def narrow_table(rows: Sequence[ModelInfo]) -> "Text":
     """A line for the size and cost of each model, and one for what fills its slots."""
+    from rich.text import Text
 
     def line(name: str, numbers: Sequence[str]) -> str:
         cells = [f"{text:>{size}}" for text, size in zip(numbers, NUMBERS.values(), strict=True)]

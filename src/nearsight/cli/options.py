@@ -1,11 +1,24 @@
-"""Options that several commands have in common, and how they are read."""
+"""What several commands have in common: options, how they are read, and a bar that follows batches."""
 
 import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..atomic import refuse_unwritable
+
+if TYPE_CHECKING:
+    from ..data.loader import Batch
+
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE", help="Images that stay together in splits: folder, folder:2, or pattern:REGEX with parentheses."
+    ),
+]
 Task = Annotated[
     str | None,
     typer.Option(help="classify, multilabel, detect or segment.", show_default="what the data are annotated for"),
@@ -16,6 +29,11 @@ RecipeName = Annotated[
 ]
 ImageSize = Annotated[int | None, typer.Option(help="Side of the images in pixels.")]
 Limit = Annotated[int | None, typer.Option(help="Train on so many images only.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as augment.mixup=0.")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps.", show_default="a GPU if there is one")]
+Cpu = Annotated[bool, typer.Option("--cpu", help="Do not use a GPU.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -34,6 +52,32 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def check_folder(option: str, folder: Path | None) -> None:
-    """Refuse a file where a folder is to be written, before the work."""
+    """Refuse a file, or a folder in which nothing can be written, where a folder is to be written; before the work."""
     if folder is not None and folder.exists() and not folder.is_dir():
         raise ValueError(f"{option} {folder} is a file; give the name of a folder.")
+    if folder is not None:
+        refuse_unwritable(folder)
+
+
+def watch(title: str) -> "Callable[[Iterable[Batch]], Iterator[Batch]]":
+    """A wrapper of batches that shows a bar on stderr; only its title where that is no terminal."""
+
+    def follow(batches: "Iterable[Batch]") -> "Iterator[Batch]":
+        total = len(batches.sampler)  # type: ignore[attr-defined]
+        if not sys.stderr.isatty():
+            print(f"{title} {total:,} image{'s' * (total != 1)} ...", file=sys.stderr)
+            yield from batches
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        # stdout is not redirected: it may be a pipe that waits for results.
+        with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
+            task = progress.add_task(title, total=total)
+            for group in batches:
+                yield group
+                progress.advance(task, len(group.indices) + len(group.bad))
+
+    return follow

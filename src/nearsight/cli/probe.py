@@ -109,9 +109,9 @@ def write_tables(folder: Path, seed: int) -> None:
 
 def save(path: Path, figure: Any) -> None:
     """Write a figure as PNG."""
-    from ..atomic import write_whole
+    from ..atomic import check_output, is_own_png, write_whole
     from ..plots.style import to_png
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_output(path, is_ours=is_own_png, force=None)
     write_whole(path, to_png(figure))
     print(f"Wrote {path}.", file=sys.stderr)

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from .options import AsJson
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ..reproduce import RowVerdict
 
 STATUSES = {  # title and style of each status
@@ -58,8 +56,13 @@ def reproduce(
         make_console().print(reproduction_summary(wanted))
 
 
-def reproduction_summary(verdicts: "Sequence[RowVerdict]") -> RenderableType:
+def reproduction_summary(verdicts: "Sequence[RowVerdict]") -> "RenderableType":
     """How many rows of each paper come out."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_footer=True)
     table.add_column("paper", footer="all")
     table.add_column("rows", justify="right", footer=str(len(verdicts)))

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .options import Changes, Cpu, ImageSize, Limit, Quiet
+
 
 def search(
     data: Annotated[str, typer.Argument(metavar="DATA", help="What to learn, as for `nearsight train`.")],
@@ -24,18 +26,16 @@ def search(
     recipe: Annotated[
         str | None, typer.Option("--recipe", "-r", help="A recipe by name or a YAML file.", show_default="small-data")
     ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of the recipe.")
-    ] = None,
-    img_size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Train on so many images only.")] = None,
+    changes: Changes = None,
+    img_size: ImageSize = None,
+    limit: Limit = None,
     seed: Annotated[int, typer.Option(help="Of what is drawn, of the weights and the order.")] = 0,
     ablate: Annotated[
         bool, typer.Option("--ablate", help="In the end, train the best model with each slot made plain.")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", show_default="runs/search-DATA")] = None,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Do not use a GPU.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    cpu: Cpu = False,
+    quiet: Quiet = False,
 ) -> None:
     """Search for the parts that learn DATA best within a limit of latency; the same command goes on after a stop."""
     options = locals()

@@ -12,20 +12,20 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from .. import __version__
-from .app import app as open_app
 from .bench import bench
 from .compare import compare
 from .data import data_app
-from .evaluate import evaluate, predict
+from .evaluate import calibrate, embed, evaluate, predict
+from .explain import app as open_app
 from .explain import explain
 from .export import export
-from .models import models
+from .models import doctor, models
 from .probe import probe
-from .push import push
 from .reproduce import reproduce
 from .search import search
+from .serve import serve
 from .train import distill, train
-from .weights import convert, weights_app
+from .weights import convert, push, weights_app
 
 app = typer.Typer(
     name="nearsight",
@@ -42,16 +42,20 @@ app.add_typer(weights_app, name="weights")
 app.command()(train)
 app.command()(distill)
 app.command("eval")(evaluate)
+app.command()(calibrate)
 app.command()(predict)
+app.command()(embed)
 app.command()(explain)
 app.command()(probe)
 app.command("app")(open_app)
 app.command()(export)
+app.command()(serve)
 app.command()(push)
 app.command()(compare)
 app.command()(search)
 app.command()(bench)
 app.command()(models)
+app.command()(doctor)
 app.command()(convert)
 app.command()(reproduce)
 
@@ -68,6 +72,7 @@ def matrix(context: typer.Context) -> None:
 def main() -> None:
     """Run the command line; what the library refuses becomes one sentence and exit code 1."""
     prepare_output()
+    os.environ["MPLBACKEND"] = "agg"  # nothing here needs a screen, and one that is not there would end the command
     warnings.showwarning = show_warning
     try:
         refuse_empty(sys.argv[1:])
@@ -79,8 +84,6 @@ def main() -> None:
             raise
         stop(error)
     except (MemoryError, RuntimeError) as error:
-        from ..memory import is_memory_error  # which needs torch
-
         if not is_memory_error(error):
             raise
         stop(ValueError("There is not enough memory for this; give a smaller batch, image size or model."))
@@ -185,3 +188,17 @@ def options(
 
 if __name__ == "__main__":
     main()
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """Whether something failed because there is not enough memory.
+
+    Example:
+        >>> is_memory_error(MemoryError()), is_memory_error(RuntimeError("shapes differ"))
+        (True, False)
+    """
+    torch = sys.modules.get("torch")  # a bundle runs without it
+    if isinstance(error, (MemoryError, *([torch.OutOfMemoryError] if torch else []))):
+        return True
+    text = str(error)  # the CPU's allocator has no error of its own
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "not enough memory" in text)

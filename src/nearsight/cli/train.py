@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import ImageSize, Limit, Quiet, RecipeName, Task
+from .options import Changes, Cpu, Groups, ImageSize, Limit, Quiet, RecipeName, Task
 
 if TYPE_CHECKING:
     from ..runs.run import Outcome
+    from ..training.folds import CrossValidation
 
 Batch = Annotated[int | None, typer.Option(help="Images in a step, over all processes.")]
 LearningRate = Annotated[float | None, typer.Option(help="Learning rate.")]
@@ -22,12 +23,8 @@ Keep = Annotated[int | None, typer.Option(help="Newest checkpoints to keep, besi
 Workers = Annotated[int | None, typer.Option(help="Processes that read images.")]
 Track = Annotated[list[str] | None, typer.Option(help="Also report to wandb, mlflow, ... (repeatable).")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
-Cpu = Annotated[bool, typer.Option("--cpu", help="Do not use a GPU.")]
 RunFolder = Annotated[
     Path | None, typer.Option("--out", "-o", metavar="RUN", help="Folder of the run.", show_default="runs/...")
-]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as augment.mixup=0.")
 ]
 
 
@@ -53,6 +50,11 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run, as it was; nothing else is needed.")
     ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(min=2, help="Train so many models, each without a part of the images, and judge all parts."),
+    ] = None,
+    groups: Groups = None,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Time that all may take: 20m, 1h30m; the plan keeps to it.")
     ] = None,
@@ -145,8 +147,9 @@ def distill(
     run(verb, options)
 
 
-def run(verb: "Callable[..., Outcome]", options: dict[str, Any]) -> None:
+def run(verb: "Callable[..., Outcome | CrossValidation]", options: dict[str, Any]) -> None:
     """Train, and print the result and what to do with it; an interrupted training leaves with the signal's code."""
+    from ..runs.run import Outcome
     from ..training.signals import Interrupted
 
     speaks = os.environ.get("RANK", "0") == "0"  # of several processes, which torchrun and accelerate number
@@ -157,6 +160,9 @@ def run(verb: "Callable[..., Outcome]", options: dict[str, Any]) -> None:
             print(f"nearsight: {stop}", file=sys.stderr)
         raise typer.Exit(128 + stop.number) from None
     if options["quiet"] or not speaks:
+        return
+    if not isinstance(outcome, Outcome):
+        print("\n".join(outcome.lines()))
         return
     folder = outcome.folder
     tested = "" if outcome.test_score is None else f", {outcome.test_score:.2%} on the test images"

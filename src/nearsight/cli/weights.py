@@ -1,4 +1,4 @@
-"""`nearsight weights`: pretrained weights at hand, and fetching others; `nearsight convert`: released checkpoints."""
+"""Models of others and for others: `nearsight weights` (pretrained ones), `convert` (released checkpoints), `push`."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson
+from .options import AsJson, watch
 
 weights_app = typer.Typer(
     help="List pretrained weights to start from, or fetch some.", invoke_without_command=True, rich_markup_mode=None
@@ -83,7 +83,6 @@ def convert(
 
     from ..checkpoints.format import read_description
     from ..conversion import convert as convert_file
-    from .evaluate import watch
 
     written = convert_file(**options, progress=watch("Evaluating"))
     about = read_description(written)
@@ -91,3 +90,34 @@ def convert(
         f"{source.name} is {about['name'] or 'a model without a registered name'} (family {about['origin']['family']})."
     )
     print(f"Wrote {written} and {written.with_suffix('.json').name}.")
+
+
+def push(
+    source: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a finished run, or its weight file.")],
+    repository: Annotated[
+        str | None, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub; it is made if there is none.")
+    ] = None,
+    licence: Annotated[
+        str | None, typer.Option(help="Of the weights, such as apache-2.0. Default: asked at the terminal.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Write what is shared here, too; without OWNER/NAME nothing is uploaded.")
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="Let everybody see a repository that is made.")] = False,
+    message: Annotated[str | None, typer.Option(help="Of the commit.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Share a trained model with a card made from its run: what it is, how good, from which data and weights."""
+    from ..console import print_json
+    from ..sharing import OFTEN
+    from ..sharing import push as push_model
+
+    if licence is None:
+        if not sys.stdin.isatty():
+            raise ValueError(f"The weights need a licence; give --licence with one such as {', '.join(OFTEN)}.")
+        licence = str(typer.prompt(f"Licence of the weights ({', '.join(OFTEN)})"))
+    shared = push_model(source, repository, licence=licence, folder=folder, public=public, message=message)
+    if as_json:
+        print_json(shared.to_dict())
+    else:
+        print(f"Shared {shared!r}.")

@@ -21,7 +21,7 @@ from ..config.candidates import Candidate, parse_candidates, with_baseline
 from ..console import tracked
 from ..data import Split
 from ..runs.predictor import load_trained, pick_device
-from ..runs.run import Run, processor, refuse_inside
+from ..runs.run import Run, processor, refuse_inside, refuse_odd_name
 from ..tasks import get_task
 from ..timing import make_task, median_interval, parse_duration, take_turns, with_threads
 from ..training.estimate import TrialSteps
@@ -280,6 +280,7 @@ def plan_models(
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other comparisons out of a folder."""
+    refuse_odd_name(folder)
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock")
     try:
@@ -367,6 +368,7 @@ def read_run(run: RunPlan, predictions: Predictions | None, failures: Mapping[Pa
         seconds=[values["elapsed"] for values in records],
         loss=[values["loss"] for values in records],
         val_score=[values["val_score"] for values in records],
+        val_top5=[values["val_top5"] for values in records if "val_top5" in values],
     )
     outcome = Run(run.folder).outcome()
     if outcome is None or predictions is None or not run.is_finished():

@@ -51,9 +51,9 @@ def right_and_wrong(
     mostly = np.stack([predictions.image_scores(label) > 0.5 for label in predictions.labels_done()]).sum(axis=0)
     one = next(run for seeds in predictions.runs.values() for run in seeds.values())
     assert one.classes is not None
-    truths = one.classes[1]  # [n]
+    labels = one.classes[1]  # [n]
     examples = []
-    for row in spread_over_classes(clear, truths)[: 2 * SHOWN]:
+    for row in spread_over_classes(clear, labels)[: 2 * SHOWN]:
         index = int(predictions.indices[row])
         try:
             image = split.read(index, SIDE).convert("RGB")
@@ -63,9 +63,9 @@ def right_and_wrong(
         examples.append(
             Example(
                 name=split.name(index),
-                truth=classes[truths[row]],
-                picture=encode(image),
-                answers=[mostly_predicted(predictions, label, int(row), classes) for label in (right, wrong)],
+                ground_truth=classes[labels[row]],
+                image=encode(image),
+                predictions=[mostly_predicted(predictions, label, int(row), classes) for label in (right, wrong)],
                 models_right=int(mostly[row]),
             )
         )
@@ -75,20 +75,22 @@ def right_and_wrong(
 def spread_over_classes(rows: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """The rows in turns over the classes, so that one class does not fill the page."""
     seen: dict[int, int] = {}
-    turns = []
+    ranks = []
     for index in rows:
         label = int(labels[index])
         seen[label] = seen.get(label, 0) + 1
-        turns.append(seen[label])
-    return rows[np.argsort(turns, kind="stable")]
+        ranks.append(seen[label])
+    return rows[np.argsort(ranks, kind="stable")]
 
 
 def mostly_predicted(predictions: Predictions, label: str, index: int, classes: Sequence[str]) -> ExamplePrediction:
     """What most seeds of a model predict for an image."""
     pairs = [run.classes[:, index] for run in predictions.runs[label].values() if run.classes is not None]
-    given, truths = np.stack(pairs, axis=1)
+    given, labels = np.stack(pairs, axis=1)
     most = int(np.bincount(given).argmax())
-    return ExamplePrediction(label=label, answer=classes[most], right=int((given == truths).sum()), seeds=len(given))
+    return ExamplePrediction(
+        label=label, prediction=classes[most], right=int((given == labels).sum()), seeds=len(given)
+    )
 
 
 def better_and_worse(
@@ -104,7 +106,7 @@ def better_and_worse(
         shown = [
             ExamplePrediction(
                 label=label,
-                answer=f"{100 * predictions.image_scores(label)[row]:.0f} %",
+                prediction=f"{100 * predictions.image_scores(label)[row]:.0f} %",
                 right=0,
                 seeds=len(predictions.runs[label]),
             )
@@ -117,7 +119,9 @@ def better_and_worse(
         if image.width > WIDTH:
             image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
         drawn = encode(image.quantize(128))
-        examples.append(Example(name=split.name(index), truth="", picture=drawn, answers=shown, models_right=0))
+        examples.append(
+            Example(name=split.name(index), ground_truth="", image=drawn, predictions=shown, models_right=0)
+        )
     return Disagreement(right=better, wrong=worse, images=len(clear), examples=examples)
 
 
@@ -125,7 +129,7 @@ def draw_both(split: Split, index: int, models: dict[str, Predictor]) -> Image.I
     """One image with the ground truth, and with the predictions of models."""
     first = next(iter(models.values()))
     task = get_task(first.task)
-    image, truth = task.draw_truth(split, index, first.classes)
+    image, truth = task.draw_ground_truth(split, index, first.classes)
     panels = [("ground truth", truth)]
     for label, trained in models.items():
         item = EvalImages(split, trained.preprocessing)[index]

@@ -17,10 +17,10 @@ from ..interval import Interval
 from ..plots.axes import Axis, padded
 from ..tasks import get_task
 from ..training.progress import duration
-from .results import Comparison, Curve, Difference, ModelResult
+from .results import Comparison, Difference, ModelResult
 
 CHEAPER = 0.9  # fraction of the time from which on a model counts as cheaper
-WORTH_SAYING = 1.1
+NOTABLE = 1.1
 NAMED = 3  # models up to which a sentence names them all
 
 
@@ -180,7 +180,7 @@ def probability(p: float) -> str:
 
 def times(ratio: float) -> str:
     """A ratio of times in words."""
-    if 1 / WORTH_SAYING < ratio < WORTH_SAYING:
+    if 1 / NOTABLE < ratio < NOTABLE:
         return "about as long"
     return f"{ratio:.2g} × as long"
 
@@ -208,20 +208,30 @@ def colour(index: int) -> str:
     return f"m{index % COLOURS}{STROKES[index // COLOURS % len(STROKES)]}"
 
 
-def learning_curves(results: Comparison) -> Markup:
-    """Validation score while training: mean over seeds, with the range between the seeds."""
-    by_time = results.recipe.get("budget") is not None
-    lines = []
+def learning_curves(results: Comparison, quantity: str = "val_score") -> Markup:
+    """A quantity of the runs' curves while training: mean over seeds, with the range between the seeds.
+
+    Args:
+        results: The comparison.
+        quantity: `val_score`, `val_top5` or `loss`; nothing is drawn where no run has it.
+    """
+    by_time, lines = results.recipe.get("budget") is not None, []
     for index, model in enumerate(results.models):
         curves = [run.curve for run in model.runs if run.curve and run.curve.epoch and run.failure is None]
-        if curves:
-            lines.append((index, *summary(curves, by_time)))
+        values = [getattr(curve, quantity) for curve in curves]
+        epochs = min(map(len, values), default=0)
+        if epochs:
+            minutes = np.mean([curve.seconds[:epochs] for curve in curves], axis=0) / 60
+            x = minutes.tolist() if by_time else [float(epoch) for epoch in curves[0].epoch[:epochs]]
+            table = np.array([row[:epochs] for row in values])
+            lines.append((index, x, *(part(axis=0).tolist() for part in (table.min, table.mean, table.max))))
     if not lines:
         return Markup("")
-    last = max(x[-1] for _, x, *_ in lines)
-    across = Axis(0, last * 1.02, LEFT, WIDTH - RIGHT)
-    down = Axis(*upright([value for _, _, low, _, high in lines for value in (*low, *high)]), HEIGHT - BOTTOM, TOP)
-    parts = [frame(across, down, "training time in minutes" if by_time else "epoch", 5)]
+    is_score = quantity != "loss"
+    every = [value for _, _, low, _, high in lines for value in (*low, *high)]
+    across = Axis(0, max(x[-1] for _, x, *_ in lines) * 1.02, LEFT, WIDTH - RIGHT)
+    down = Axis(*(upright(every) if is_score else padded(every)), HEIGHT - BOTTOM, TOP)
+    parts = [frame(across, down, "training time in minutes" if by_time else "epoch", 5, is_score)]
     for index, x, low, mean, high in lines:
         there = points_of(across, down, x, high)
         back = points_of(across, down, x[::-1], low[::-1])
@@ -230,17 +240,12 @@ def learning_curves(results: Comparison) -> Markup:
         if len(x) == 1:  # which no line shows
             centre = f'cx="{across.position(x[0]):.1f}" cy="{down.position(mean[0]):.1f}"'
             parts.append(f'<g class="{colour(index)}"><circle class="dot" {centre} r="5"/></g>')
-    ends = "; ".join(f"{results.models[i].label} ends at {mean[-1]:.1%}" for i, _, _, mean, _ in lines)
-    return drawing(f"Validation {results.metric} by epoch: {ends}.", parts)
-
-
-def summary(curves: Sequence[Curve], by_time: bool) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Position along the axis, lowest, mean and highest score at each epoch that all runs have."""
-    epochs = min(len(curve.epoch) for curve in curves)
-    values = np.array([curve.val_score[:epochs] for curve in curves])
-    minutes = np.mean([curve.seconds[:epochs] for curve in curves], axis=0) / 60
-    x = minutes.tolist() if by_time else [float(epoch) for epoch in curves[0].epoch[:epochs]]
-    return x, values.min(axis=0).tolist(), values.mean(axis=0).tolist(), values.max(axis=0).tolist()
+    titles = {"val_score": f"Validation {results.metric}", "val_top5": "Validation top-5", "loss": "Training loss"}
+    ends = "; ".join(
+        f"{results.models[i].label} ends at {f'{mean[-1]:.1%}' if is_score else f'{mean[-1]:.3f}'}"
+        for i, _, _, mean, _ in lines
+    )
+    return drawing(f"{titles[quantity]} by epoch: {ends}.", parts)
 
 
 def score_by_latency(results: Comparison) -> Markup:
@@ -347,15 +352,16 @@ def upright(values: Sequence[float]) -> tuple[float, float]:
     return max(low, 0.0) if low > -0.02 else low, min(high, 1.02)
 
 
-def frame(across: Axis, down: Axis, title: str, count: int) -> str:
-    """Grid, ticks and the title below; scores on the left."""
+def frame(across: Axis, down: Axis, title: str, count: int, is_score: bool = True) -> str:
+    """Grid, ticks and the title below; on the left scores in percent, or other numbers."""
     parts = []
     ticks = down.ticks(5)
     digits = 1 if len(ticks) > 1 and (ticks[1] - ticks[0]) < 0.0099 else 0
     for value in ticks:
+        shown = f"{value:.{digits}%}" if is_score else f"{value:g}"
         y = down.position(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.{digits}%}</text>')
+        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{shown}</text>')
     for value in across.ticks(count):
         x = across.position(value)
         parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:g}</text>')
@@ -399,6 +405,8 @@ def render(results: Comparison) -> str:
         more=more,
         rows=[{"model": model, "colour": colour(i), "bar": interval_bar(results, i)} for i, model in rows],
         curves=learning_curves(results),
+        losses=learning_curves(results, "loss"),
+        top5=learning_curves(results, "val_top5"),
         scatter=score_by_latency(results),
         facts=facts(results),
         best=results.ranked[0].label if results.ranked else None,

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from ..atomic import write_whole
 from ..interval import Interval
@@ -70,12 +70,13 @@ class Latency(Record):
 
 
 class Curve(Record):
-    """How a run went, epoch by epoch."""
+    """How a run went, epoch by epoch; `val_top5` is empty where there is no such metric."""
 
     epoch: list[int]
     seconds: list[float]
     loss: list[float]
     val_score: list[float]
+    val_top5: list[float] = []
 
 
 class RunResult(Record):
@@ -137,10 +138,13 @@ class ModelResult(Record):
 
 
 class ExamplePrediction(Record):
-    """What a model predicts for an image: the class that most seeds gave, and how many were right."""
+    """What a model predicts for an image: the class that most seeds gave, and how many were right.
+
+    Files of version 0.1 have other names for some of it, here and in `Example`; these are read.
+    """
 
     label: str
-    answer: str
+    prediction: str = Field(validation_alias=AliasChoices("prediction", "answer"))
     right: int
     seeds: int
 
@@ -150,16 +154,16 @@ class Example(Record):
 
     Attributes:
         name: Of the image.
-        truth: Its class.
-        picture: PNG as base64.
-        answers: Of the two models that the example tells apart, the right one first.
+        ground_truth: Its class.
+        image: PNG as base64.
+        predictions: Of the two models that the example tells apart, the right one first.
         models_right: How many models are mostly right on it.
     """
 
     name: str
-    truth: str
-    picture: str
-    answers: list[ExamplePrediction]
+    ground_truth: str = Field(validation_alias=AliasChoices("ground_truth", "truth"))
+    image: str = Field(validation_alias=AliasChoices("image", "picture"))
+    predictions: list[ExamplePrediction] = Field(validation_alias=AliasChoices("predictions", "answers"))
     models_right: int
 
 

@@ -5,7 +5,6 @@ other end of its standard input is closed, because the comparison was killed, it
 """
 
 import os
-import signal
 import sys
 import tempfile
 import threading
@@ -22,7 +21,7 @@ from ..runs.run import PREDICTIONS, Run
 from ..training.estimate import PAGE_SECONDS, measure
 from ..training.loop import evaluate, run_training, set_rates, take_step
 from ..training.session import Limits, make_accelerator, open_session, prepare, training_batches
-from ..training.signals import Interrupted, StopFlag
+from ..training.signals import Interrupted, StopFlag, end_in_order
 from .plan import Job
 
 WARM_UP = 2  # steps that are not timed
@@ -56,7 +55,7 @@ def end_with_parent() -> None:
     """Wait for the end of standard input, then leave as if asked to."""
     while os.read(sys.stdin.fileno(), 1):  # not through the buffer, whose lock would be held at the end of the program
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    end_in_order()
 
 
 def write_predictions(folder: Path) -> None:

@@ -22,13 +22,23 @@ MOST_DIGITS = 100  # of a whole number
 
 
 class Loader(yaml.SafeLoader):
-    """YAML without its traps: `1e-3` is a number, dates stay text, and a key may not come twice."""
+    """YAML without its traps: `1e-3` is a number, dates stay text, a key may not come twice, and nothing is repeated
+    by reference, since few lines of that stand for more than any memory holds."""
 
     # Without the dates of the class above; a copy, because resolvers are kept on the class.
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
         for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A value; a reference to another one is refused."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.YAMLError(
+                f"line {event.start_mark.line + 1} repeats *{event.anchor}, which is not read here; write it out"
+            )
+        return super().compose_node(parent, index)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """A whole number; Python itself gives up on thousands of digits, with an error that no user understands."""

@@ -79,6 +79,18 @@ Std = Annotated[
 Texts = Annotated[tuple[str, ...], Strict(False)]
 
 
+def check_seed(seed: int) -> None:
+    """Refuse a seed that a recipe would not take.
+
+    Example:
+        >>> check_seed(-1)
+        Traceback (most recent call last):
+        ValueError: --seed -1 won't do; give a whole number from 0 to ...
+    """
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"--seed {seed} won't do; give a whole number from 0 to {LARGEST_SEED:,}.")
+
+
 class ConfigBase(BaseModel):
     """Settings that belong together; unknown keys are refused, and so are values of another type."""
 
@@ -98,6 +110,8 @@ class DenseAugment(ConfigBase):
         cut_sides: Shorter sides before cutting.
         cut_range: Smallest and largest side of the part that is cut.
         crop: Side of a random square that is cut out in the end; None for the whole image.
+        class_crop: For segmentation: probability that the crop is laid around a pixel of a class that is drawn evenly
+            from those in the image, so that rare ones are seen as often as others.
         max_class_fraction: For segmentation: crops of which one class has more than this fraction are drawn again, up
             to ten times.
         flip: Probability of mirroring left and right.
@@ -114,6 +128,7 @@ class DenseAugment(ConfigBase):
     cut_sides: Sides = (400, 500, 600)
     cut_range: SidePair = (384, 600)
     crop: int | None = Field(default=None, ge=16, le=4096)
+    class_crop: float = Field(default=0.0, ge=0, le=1)
     max_class_fraction: float = Field(default=1.0, gt=0, le=1)
     flip: float = Field(default=0.5, ge=0, le=1)
     flip_vertical: float = Field(default=0.0, ge=0, le=1)
@@ -171,6 +186,10 @@ class ModelChoice(ConfigBase):
         head: What detects or segments: `retinanet`, `mask-rcnn`, `cascade-mask-rcnn`, `detr`; `semantic-fpn`,
             `upernet`, `linear`.
         head_options: Settings of the head, by name.
+        layers: In a detector or segmenter, blocks of a backbone of one stride whose maps the head is given, evenly
+            spaced up to the last one; None leaves it to the task.
+        detail: In a detector or segmenter, channels of a few convolutions on the image itself that join the finest map;
+            None leaves it to the task.
         freeze_stem_norms: In a detector or segmenter, let the batch norms of the backbone's stem keep their statistics.
     """
 
@@ -185,6 +204,8 @@ class ModelChoice(ConfigBase):
     localize: dict[str, Any] = Field(default_factory=dict)
     head: str | None = None
     head_options: dict[str, Any] = Field(default_factory=dict)
+    layers: int | None = Field(default=None, ge=1, le=1024)
+    detail: int | None = Field(default=None, ge=0, le=1024)
     freeze_stem_norms: bool = False
 
     @model_validator(mode="before")
@@ -216,7 +237,11 @@ class DataUse(ConfigBase):
         limit: Train on this many images only, drawn evenly from the classes; None takes all.
         workers: Processes that read images; None follows the machine and the data.
         max_bad: Fraction of unreadable images beyond which training stops; three end no run unless it is 0.
-        split_seed: Seed of the validation split and of `limit`; the run's seed does not change them.
+        split_seed: Seed of the validation split, of folds and of `limit`; the run's seed does not change them.
+        groups: Which images stay together in splits and folds: `folder` or `folder:2` for folders around the images,
+            `pattern:REGEX` for what its parentheses find in an image's name; None where a table says it, or nothing.
+        folds: Divide the training images into this many folds, of which one is the test split; None for no folds.
+        fold: Which of the folds that is, from 1.
         mean: Of red, green and blue on the scale 0 to 1, subtracted from every image; None takes the model's.
         std: Of red, green and blue, by which images are divided then; None takes the model's.
         whole_up_to: Up to this side of the classifier's input, evaluation shows whole images and `augment.crop: auto`
@@ -229,10 +254,20 @@ class DataUse(ConfigBase):
     workers: int | None = Field(default=None, ge=0, le=256)
     max_bad: float = Field(default=0.01, ge=0, le=1)
     split_seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
+    groups: str | None = None
+    folds: int | None = Field(default=None, ge=2, le=1000)
+    fold: int | None = Field(default=None, ge=1, le=1000)
     mean: Mean | None = None
     std: Std | None = None
     whole_up_to: int = Field(default=64, ge=0, le=2048)
     test: bool = True
+
+    @model_validator(mode="after")
+    def check_together(self) -> "DataUse":
+        """Refuse half of what says which fold is meant."""
+        if (self.folds is None) != (self.fold is None) or (self.fold or 1) > (self.folds or 1):
+            raise ValueError("data.fold is one of data.folds, counted from 1; set both, or neither")
+        return self
 
 
 class Augment(ConfigBase):
@@ -295,13 +330,14 @@ class Loss(ConfigBase):
 
     Attributes:
         smoothing: Label smoothing.
-        class_weights: `balanced` weighs classes by the inverse of their frequency; or one number for each class.
+        class_weights: `balanced` weighs classes by the inverse of their frequency, in images or, for segmentation, in
+            pixels; `sqrt` by the square root of that; or one number for each class.
         kind: For several labels an image: `bce` (binary cross entropy) or `asymmetric`, which turns away from absent
             classes that are told easily.
     """
 
     smoothing: float = Field(default=0.0, ge=0, lt=1)
-    class_weights: Literal["none", "balanced"] | Weights = "none"
+    class_weights: Literal["none", "balanced", "sqrt"] | Weights = "none"
     kind: Literal["bce", "asymmetric"] = "bce"
 
 
@@ -344,7 +380,7 @@ class Optimizer(ConfigBase):
     """How weights move.
 
     Attributes:
-        kind: `adamw`, `sgd` or `lamb`.
+        kind: `adamw`, `sgd`, `lamb`, or `muon`: orthogonal steps for inner matrices, AdamW for the rest.
         lr: Learning rate for a batch of `lr_batch` images, in proportion to which it is scaled.
         lr_batch: Batch that `lr` is meant for; None leaves `lr` as it is.
         weight_decay: Not applied to biases, norms, positions and tokens.
@@ -356,10 +392,12 @@ class Optimizer(ConfigBase):
         offsets: Factor of the learning rate for the offsets of deformable merging.
         offsets_flat: Let the rate of the offsets stay where the warm-up has led it, whatever the schedule does.
         backbone: Factor of the learning rate for the backbone of a detector or segmenter.
+        fallback: Factor of the learning rate for what `muon` leaves to AdamW: vectors, depth-wise kernels, the first
+            and the last layer.
         clip: Largest norm of the gradient; None for none.
     """
 
-    kind: Literal["adamw", "sgd", "lamb"] = "adamw"
+    kind: Literal["adamw", "sgd", "lamb", "muon"] = "adamw"
     lr: float = Field(default=1e-3, gt=0, le=1e30)  # what 32 bits hold, with the factors below
     lr_batch: int | None = Field(default=None, ge=1, le=1_000_000)
     weight_decay: float = Field(default=0.05, ge=0, le=1000)
@@ -371,6 +409,7 @@ class Optimizer(ConfigBase):
     offsets: float = Field(default=0.01, gt=0, le=100)
     offsets_flat: bool = False
     backbone: float = Field(default=1.0, gt=0, le=100)
+    fallback: float = Field(default=0.3, gt=0, le=100)
     clip: float | None = Field(default=None, gt=0, le=1e30)
 
 
@@ -431,6 +470,8 @@ class Recipe(ConfigBase):
         precision: Of matrix products in training: `float32`, `bfloat16` (autocast, half the bits), or `auto` for
             bfloat16 where some steps of the model at hand are faster with it. Predictions, validation and frozen
             features are in float32 always.
+        validate_every: Epochs from one validation to the next; the last epoch is always validated. The best validated
+            epoch is the run's model.
         patience: Stop when validation has not improved for so many epochs; None never stops early.
         seed: Seed of the weights, the order and every random draw.
 
@@ -457,6 +498,7 @@ class Recipe(ConfigBase):
     schedule: Schedule = Schedule()
     ema: float | None = Field(default=None, gt=0, lt=1)
     precision: Annotated[Literal["auto", "float32", "bfloat16"], BeforeValidator(full_name)] = "auto"
+    validate_every: int = Field(default=1, ge=1, le=MOST_EPOCHS)
     patience: int | None = Field(default=None, ge=1, le=MOST_EPOCHS)
     saving: Saving = Saving()
     seed: int = Field(default=0, ge=0, le=LARGEST_SEED)

@@ -17,8 +17,7 @@ from .image import ORIENTATION, TURNED, decode, explain, is_image_name, readable
 from .instances import Instances, MaskList, PackedMasks, Shape
 from .issues import EXAMPLES, AnnotationCheck, Issue, Seen
 from .labels import rarest_labels
-from .names import Names
-from .samples import BadImage, Split, Target
+from .samples import BadImage, Names, Split, Target
 
 ADVICE = {
     "annotation without an image": "left out; their images are not listed",
@@ -77,6 +76,11 @@ class MapValues(NamedTuple):
     def of(cls, classes: int, background: bool) -> "MapValues":
         """Pixels without an instance are class 0 and the others count from 1; or these pixels do not count."""
         return cls((np.arange(classes) + background).astype(np.uint8), 0 if background else IGNORE_INDEX)
+
+    @classmethod
+    def for_task(cls, task: str, classes: int, background: bool) -> "MapValues | None":
+        """The same where maps are what a task learns; None where the instances are."""
+        return cls.of(classes, background) if task == "segment" else None
 
 
 class DenseSplit(Split):

@@ -15,6 +15,7 @@ from rich.text import Text
 from ..console import percent
 from .annotations import DenseSplit, unlisted_images
 from .duplicates import Groups, near_duplicates, same_bytes
+from .groups import guess_groups, shared_groups
 from .issues import (
     EXAMPLES,
     IMBALANCED,
@@ -40,12 +41,20 @@ FAR = 4.0  # times the median: from there on a size is odd
 LONG = 4.0  # aspect ratio of a panorama, of which a square crop shows little
 
 
-def check_data(data: Data | str | PathLike[str], task: str | None = None, *, workers: int | None = None) -> CheckReport:
+def check_data(
+    data: Data | str | PathLike[str],
+    task: str | None = None,
+    *,
+    groups: str | None = None,
+    workers: int | None = None,
+) -> CheckReport:
     """Read all images and report what would spoil a training run.
 
     Args:
         data: A source as for `open_data`, or what that opened.
         task: As for `open_data`, for a source.
+        groups: Which images must stay together (`nearsight.data.groups.group_keys`); None looks whether their names
+            suggest series.
         workers: Processes that read images; 0 reads in this one. As many as there are cores if None.
 
     Raises:
@@ -56,8 +65,11 @@ def check_data(data: Data | str | PathLike[str], task: str | None = None, *, wor
         >>> report.problems, report.heights.median, report.img_size
         ([], 8.0, 32)
     """
-    if not isinstance(data, Data):
-        data = open_data(data, task)
+    return check_surveyed(data if isinstance(data, Data) else open_data(data, task), groups, workers)[0]
+
+
+def check_surveyed(data: Data, groups: str | None, workers: int | None) -> tuple[CheckReport, Survey]:
+    """What `check_data` gives, and what it has seen of each image."""
     splits = data.splits()
     survey = survey_images(splits, workers)
     report = CheckReport(
@@ -76,14 +88,15 @@ def check_data(data: Data | str | PathLike[str], task: str | None = None, *, wor
     judge_classes(report)
     if data.kind == "folder":
         judge_folders(report, data)
+    judge_groups(report, data, groups)
     report.copies = find_copies(data, survey)
     report.modes = dict(Counter(mode for mode in survey.modes if mode).most_common())
     report.rotated = int(survey.rotated.sum())
     try:
-        complete_splits(data)
+        complete_splits(data, groups=groups)
     except ValueError as error:  # as training would say
         report.refusal = str(error)
-    return report
+    return report, survey
 
 
 def identify(data: Data, entry: ImageKey) -> tuple[str, str, str]:
@@ -163,6 +176,27 @@ def judge_folders(report: CheckReport, data: Data) -> None:
                 f"if these are the classes, give one of the folders that they are in, such as {next(iter(inside))}",
             )
         )
+
+
+def judge_groups(report: CheckReport, data: Data, rule: str | None) -> None:
+    """Find images that belong together on two sides of a split, by what says so, or by what their names suggest."""
+    told = rule is not None or any(split.group_names is not None for split in data.splits().values())
+    if told:
+        apart = [f"{key}: {' and '.join(splits)}" for key, splits in shared_groups(data, rule).items()]
+        advice, what = "a model is tested on what it has learnt", "group of images in several splits"
+    else:
+        guess = guess_groups(data)
+        if guess is None:
+            return
+        apart, what = list(guess.apart), "group of images, by their names, in several splits"
+        advice = f"if they are of one patient, scene or video, divide them anew with --groups {shlex.quote(guess.rule)}"
+        if report.to_be_split:
+            report.notes.append(
+                f"names suggest {guess.groups:,} groups of images; if these are patients, scenes or videos, train with "
+                f"--groups {shlex.quote(guess.rule)}"
+            )
+    if apart:
+        report.issues.append(Issue(what, len(apart), tuple(apart[:EXAMPLES]), advice))
 
 
 def find_copies(data: Data, survey: Survey) -> list[Copies]:
@@ -257,6 +291,7 @@ def render_report(report: CheckReport, patches: Mapping[str, int | None]) -> Ren
         *bad_image_sections(report),
         *annotation_sections(report),
         *class_sections(report),
+        *label_sections(report),
         *copy_sections(report),
         *size_sections(report),
     ]
@@ -342,6 +377,25 @@ def class_sections(report: CheckReport) -> Iterator[Section]:
         )
     if lines:
         yield "Classes", lines
+
+
+def label_sections(report: CheckReport) -> Iterator[Section]:
+    """Labels that a model contradicts, look-alikes with different labels, and outliers."""
+    if report.suspects:
+        lines = [
+            f"{one.name}: {one.label}, looks like {one.suggestion} (label {percent(one.score)})"
+            for one in report.suspects
+        ]
+        yield f"Suspicious labels by {report.judged_by}, the least probable first ({len(lines):,})", first_lines(lines)
+    if report.look_alikes:
+        lines = [
+            " and ".join(f"{image.name} ({image.label})" for image in one.images) + f", likeness {one.likeness:.3f}"
+            for one in report.look_alikes
+        ]
+        yield f"Look-alikes with different labels ({len(lines):,})", first_lines(lines)
+    if report.outliers:
+        lines = [f"{one.name}: {one.label}, {one.distance:.1f} x the usual distance" for one in report.outliers]
+        yield f"Outliers, far from all other images ({len(lines):,})", first_lines(lines)
 
 
 def copy_sections(report: CheckReport) -> Iterator[Section]:

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 from .image import LARGEST_FILE, is_image_name, open_file, read_file
-from .labels import shorten
-from .names import natural_key
+from .labels import natural_key, shorten
 from .samples import BadImage
 
 SPLITS = {

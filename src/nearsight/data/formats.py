@@ -1,11 +1,13 @@
-"""Predictions as files that other programs read: COCO's JSON for detections, PNG with a palette for maps of classes."""
+"""Predictions as files that other programs read: COCO, YOLO and VOC for detections, PNG with a palette for maps."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from ..plots.overlays import BACKGROUND, IGNORE_INDEX, class_colours
 
@@ -25,6 +27,7 @@ def coco_detections(
         >>> coco_detections([("a.jpg", (10, 20), found)], ["cat"])["annotations"][0]["bbox"]
         [1.0, 2.0, 3.0, 4.0]
     """
+    about = {"description": "Objects that a model found, written by Nearsight"}
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for name, (height, width), found in predictions:
@@ -44,7 +47,55 @@ def coco_detections(
                 entry["segmentation"] = {"size": list(rle["size"]), "counts": as_text(rle["counts"])}
             annotations.append(entry)
     categories = [{"id": number + 1, "name": name} for number, name in enumerate(classes)]
-    return {"images": images, "annotations": annotations, "categories": categories}
+    return {"info": about, "images": images, "annotations": annotations, "categories": categories}
+
+
+def yolo_lines(boxes: Any, labels: Any, size: tuple[int, int]) -> str:
+    """Objects as YOLO writes them: class number, middle, width and height as fractions of the image's sides.
+
+    Args:
+        boxes: x1, y1, x2, y2 `[n, 4]` in pixels.
+        labels: Class numbers `[n]`.
+        size: Height and width of the image.
+
+    Example:
+        >>> yolo_lines([[10, 20, 30, 40]], [2], (100, 50))
+        '2 0.400000 0.300000 0.400000 0.200000\\n'
+    """
+    height, width = size
+    lines = []
+    for (left, top, right, bottom), label in zip(np.asarray(boxes, dtype=float).reshape(-1, 4), labels, strict=True):
+        middle = ((left + right) / 2 / width, (top + bottom) / 2 / height)
+        numbers = (*middle, (right - left) / width, (bottom - top) / height)
+        lines.append(f"{int(label)} {' '.join(f'{value:.6f}' for value in numbers)}\n")
+    return "".join(lines)
+
+
+def voc_xml(name: str, size: tuple[int, int], boxes: Any, names: Sequence[str]) -> bytes:
+    """Objects as PASCAL VOC writes them; its first pixel has the number 1.
+
+    Args:
+        name: File name of the image.
+        size: Its height and width.
+        boxes: x1, y1, x2, y2 `[n, 4]` in pixels.
+        names: Class of each.
+    """
+    root = ElementTree.Element("annotation")
+    ElementTree.SubElement(root, "filename").text = name
+    origin = ElementTree.SubElement(root, "source")
+    ElementTree.SubElement(origin, "database").text = "predictions, counted as PASCAL VOC does"
+    sides = ElementTree.SubElement(root, "size")
+    for title, value in (("width", size[1]), ("height", size[0]), ("depth", 3)):
+        ElementTree.SubElement(sides, title).text = str(value)
+    for (left, top, right, bottom), label in zip(np.asarray(boxes, dtype=float).reshape(-1, 4), names, strict=True):
+        entry = ElementTree.SubElement(root, "object")
+        for title, text in (("name", label), ("pose", "Unspecified"), ("truncated", "0"), ("difficult", "0")):
+            ElementTree.SubElement(entry, title).text = text
+        box = ElementTree.SubElement(entry, "bndbox")
+        for title, value in (("xmin", left + 1), ("ymin", top + 1), ("xmax", right), ("ymax", bottom)):
+            ElementTree.SubElement(box, title).text = f"{value:.2f}"
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="utf-8")
 
 
 def as_text(counts: bytes | str) -> str:
@@ -74,7 +125,8 @@ def index_png(numbers: Any, classes: Sequence[str]) -> bytes:
 
 
 def png_bytes(image: Image.Image) -> bytes:
-    """The bytes of an image as a PNG file."""
-    stream = io.BytesIO()
-    image.save(stream, "PNG")
+    """The bytes of an image as a PNG file, which is known as ours by its text; see `nearsight.atomic`."""
+    stream, about = io.BytesIO(), PngInfo()
+    about.add_text("Software", "Nearsight")
+    image.save(stream, "PNG", pnginfo=about)
     return stream.getvalue()

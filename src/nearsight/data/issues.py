@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 EXAMPLES = 20  # that are remembered of each kind of issue
+UNLIKELY = 0.05  # probability below which a label is called suspicious
 TINY = 10  # training images below which a class is hardly learnt
 IMBALANCED = 5.0  # ratio of the largest to the smallest class from which weights are advised
 PLURALS = {
-    **{"image": "images", "class": "classes", "box": "boxes"},
+    **{"image": "images", "class": "classes", "box": "boxes", "group": "groups"},
+    **{"label": "labels", "pair": "pairs"},
     **{"annotation": "annotations", "mask": "masks", "value": "values", "line": "lines", "instance": "instances"},
 }
 PROTECTED = ("train", "val", "test")  # of an image in several splits, the copy in the last is the one to keep
@@ -70,6 +72,46 @@ class Copies:
         keep = max((image.split for image in self.images), key=PROTECTED.index)
         kept = {image.name for image in self.images if image.split == keep}
         return tuple(image for image in self.images if image.split != keep and image.name not in kept)
+
+
+@dataclass(frozen=True)
+class Suspect(ImageRef):
+    """An annotation that a model contradicts.
+
+    Attributes:
+        suggestion: What the model says instead.
+        score: How probable the annotation is by the model, from 0 to 1.
+        index: Number of the image in its split.
+        box: The instance that is meant (x1, y1, x2, y2), in pixels of the image; None for the whole image.
+    """
+
+    suggestion: str
+    score: float
+    index: int
+    box: tuple[float, float, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Outlier(ImageRef):
+    """An image whose features are far from those of all others: so many times the median distance."""
+
+    distance: float
+    index: int
+
+
+@dataclass(frozen=True)
+class LookAlike:
+    """Two images with different labels whose features are nearly the same.
+
+    Attributes:
+        images: Both.
+        likeness: Cosine of their features.
+        keys: Split and number of both.
+    """
+
+    images: tuple[ImageRef, ImageRef]
+    likeness: float
+    keys: tuple[tuple[str, int], tuple[str, int]]
 
 
 @dataclass(frozen=True)
@@ -183,6 +225,10 @@ class CheckReport:
         fractions: Of masks, the fraction of pixels of each class.
         unusable: Names of images whose annotations can't be used.
         refusal: Why nothing can be trained with these data as they are; empty if it can.
+        suspects: Annotations that a model contradicts, the least probable first.
+        look_alikes: Images with different labels that a model can hardly tell apart, the most alike first.
+        outliers: Images far from all others by a model's features, the farthest first.
+        judged_by: What judged the labels; empty if nothing did.
     """
 
     source: str
@@ -212,6 +258,15 @@ class CheckReport:
     fractions: dict[str, float] = field(default_factory=dict)
     unusable: list[str] = field(default_factory=list)
     refusal: str = ""
+    suspects: list[Suspect] = field(default_factory=list)
+    look_alikes: list[LookAlike] = field(default_factory=list)
+    outliers: list[Outlier] = field(default_factory=list)
+    judged_by: str = ""
+
+    @property
+    def likely_wrong(self) -> int:
+        """How many annotations a model holds for less probable than 5 %."""
+        return sum(suspect.score < UNLIKELY for suspect in self.suspects)
 
     @property
     def leaks(self) -> list[Copies]:
@@ -242,6 +297,10 @@ class CheckReport:
             (len(self.repeated), f"image repeated in {'images to be split' if self.to_be_split else 'a split'}"),
         ]
         found += [(issue.count, issue.what) for issue in self.issues]
+        found += [
+            (self.likely_wrong, "suspicious label"),
+            (len(self.look_alikes), "pair of look-alikes, labelled apart"),
+        ]
         sentences = [f"{count:,} {plural(count, words)}" for count, words in found if count]
         if self.imbalance and self.imbalance.ratio >= IMBALANCED:
             sentences.append(f"classes of very different size ({self.imbalance.ratio:.3g} : 1)")

@@ -1,5 +1,6 @@
 """From the labels that people write, one or several for an image, to class numbers that all splits share."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -7,7 +8,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from .issues import AnnotationCheck, Seen
-from .names import natural_key
 from .samples import Split
 
 
@@ -196,3 +196,16 @@ def number_label_sets(
     targets = np.zeros((len(sets), len(classes)), dtype=bool)
     targets[np.repeat(np.arange(len(sets)), [len(labels) for labels in sets]), numbered["all"]] = True
     return classes, targets
+
+
+def natural_key(text: str) -> tuple[list[tuple[int, str]], str]:
+    """Sorts 2 before 10, and capitals beside small letters.
+
+    Example:
+        >>> sorted(["b10", "B2", "a"], key=natural_key)
+        ['a', 'B2', 'b10']
+    """
+    parts = re.split(r"([0-9]+)", text.casefold())
+    cut = 4000  # digits; Python reads few more, so that those behind count as zeros
+    numbers = [int(part[:cut]) * 10 ** max(0, len(part) - cut) if part.isdecimal() else 0 for part in parts]
+    return [(number, "" if part.isdecimal() else part) for number, part in zip(numbers, parts, strict=True)], text

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..plots.overlays import IGNORE_INDEX
 from .instances import Instances
-from .samples import BadImage, Split, available_cores, check_workers
+from .samples import BadImage, Split, available_cores, check_workers, read_sample, scramble
 from .transforms import Size
 
 MIX = 8  # runs of images (shards) that are read and shuffled together
@@ -69,17 +69,6 @@ class Item(NamedTuple):
     original: Size
     name: str
     bad: dict[str, str]
-
-
-def scramble(*numbers: int) -> int:
-    """A number of 64 bits that depends on all of these (the finaliser of SplitMix64)."""
-    state = 0
-    for number in numbers:
-        state = (state + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-        state ^= state >> 31
-    return state
 
 
 def seed_draws(*numbers: int) -> None:
@@ -193,27 +182,6 @@ class EvalImages(Dataset[Item | BadImage]):
             return read_sample(self.split, index, enough, dense)
         image = self.split.read(index, None if dense else enough)
         return image, None, (image.height, image.width)
-
-
-def read_sample(
-    split: Split, index: int, enough: int | None = None, dense: bool = False
-) -> tuple[Image.Image, Any, Size]:
-    """The image, perhaps decoded smaller; what is to be learnt of it; and its size.
-
-    Args:
-        split: Annotated images.
-        index: Number of the image.
-        enough: Shorter side below which it would lose detail.
-        dense: Whether instances or a map are to be learnt, in pixels of the original size, and not a label.
-
-    Raises:
-        BadImage: The image or its annotation can't be read, or they don't belong together.
-    """
-    image = split.read(index, enough)
-    if not dense:
-        return image, split.target(index), (image.height, image.width)
-    size = split.size(index)
-    return image, split.annotation(index, size), size
 
 
 class Collate:

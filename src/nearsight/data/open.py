@@ -28,7 +28,7 @@ KINDS = (
     f"or one of {', '.join(NAMES)}"
 )
 OPTIONS = {  # what may follow the question mark, by kind
-    "table": ("path", "label", "split"),
+    "table": ("path", "label", "split", "group"),
     "hub": ("image", "label", "config"),
     "coco": ("background",),
     "voc": (),
@@ -52,8 +52,8 @@ def open_data(source: str | os.PathLike[str], task: str | None = None) -> Data:
 
     Args:
         source: A folder, a file, a pattern, a URL or a name. Columns of a table are chosen by adding
-            `?path=COLUMN&label=COLUMN`, several labels by `?label=COLUMN,COLUMN`; of masks, `?background=off` or
-            `?ignore=0` say what is not counted.
+            `?path=COLUMN&label=COLUMN`, several labels by `?label=COLUMN,COLUMN`, images that stay together in splits
+            by `?group=COLUMN`; of masks, `?background=off` or `?ignore=0` say what is not counted.
         task: `classify`, `multilabel`, `detect` or `segment`; None follows the data, and detects where instances have
             masks, too.
 
@@ -146,7 +146,11 @@ def open_any(text: str, task: str | None = None) -> Data:
     if data is None:
         data = open_labelled(text, task if task in ("classify", "multilabel") else None)
     if task is not None and data.task != task:
-        has = {"classify": "a label for each image", "multilabel": "several labels for each image"}
+        has = {
+            "classify": "a label for each image",
+            "multilabel": "several labels for each image",
+            "segment": "masks with a class for every pixel, from which instances can't be told apart",
+        }
         raise ValueError(
             f"{text} has {has.get(data.task, 'no labels for whole images')}, "
             f"which is not what the task {task} learns from; give other data or the task {data.task}."
@@ -275,11 +279,6 @@ def mask_opener(fs: FileSystem, task: str | None, options: Mapping[str, str]) ->
     if data is None:
         return None
     refuse_unknown("masks", options)
-    if task == "detect":
-        raise ValueError(
-            f"{fs.title} has masks with a class for every pixel, from which instances can't be told apart; use the "
-            "task segment."
-        )
     return data
 
 
@@ -402,7 +401,9 @@ def open_single(path: Path, options: Mapping[str, str], task: str | None) -> Dat
         from .sources.table import open_table
 
         refuse_unknown("table", options)
-        return open_table(path, options, task)
+        query = "&".join(f"{key}={value}" for key, value in options.items())  # a run that goes on needs them again
+        data = open_table(path, options, task)
+        return replace(data, source=f"{path}?{query}") if options else data
     if suffix == ".tar":
         from .sources.shards import open_shards
 

@@ -2,9 +2,9 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,17 @@ Target: TypeAlias = "int | NDArray[np.bool_] | dict[str, Tensor] | Tensor"
 def available_cores() -> int:
     """Cores that this process may use, as many of which may read images."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def scramble(*numbers: int) -> int:
+    """A number of 64 bits that depends on all of these (the finaliser of SplitMix64)."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state
 
 
 class BadImage(ValueError):
@@ -72,6 +83,7 @@ class Split(ABC):
         labels_are_classes: Whether the label is what is learnt of an image; else images have several classes, and it
             only tells which are alike when they are divided: it is the rarest class in the image, or 0.
         counted: What the classes are counted in: `image` or `instance`.
+        group_names: Which images belong together, a name for each `[n]`, where the source says so; else None.
     """
 
     labels: NDArray[np.int64]
@@ -79,6 +91,7 @@ class Split(ABC):
     masks: bool = False
     labels_are_classes: bool = True
     counted: str = "image"
+    group_names: NDArray[np.str_] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -166,6 +179,7 @@ class Subset(Split):
         self.labels = whole.labels[self.indices]
         self.task, self.masks = whole.task, whole.masks
         self.labels_are_classes, self.counted = whole.labels_are_classes, whole.counted
+        self.group_names = None if whole.group_names is None else whole.group_names[self.indices]
 
     def name(self, index: int) -> str:
         return self.whole.name(int(self.indices[index]))
@@ -202,6 +216,27 @@ class Subset(Split):
         shard = np.searchsorted(ends, self.indices, side="right")
         changes = np.flatnonzero(np.diff(shard)) + 1
         return np.diff(np.concatenate([[0], changes, [len(self)]])).tolist()
+
+
+def read_sample(
+    split: Split, index: int, enough: int | None = None, dense: bool = False
+) -> tuple[Image.Image, Any, tuple[int, int]]:
+    """The image, perhaps decoded smaller; what is to be learnt of it; and its size.
+
+    Args:
+        split: Annotated images.
+        index: Number of the image.
+        enough: Shorter side below which it would lose detail.
+        dense: Whether instances or a map are to be learnt, in pixels of the original size, and not a label.
+
+    Raises:
+        BadImage: The image or its annotation can't be read, or they don't belong together.
+    """
+    image = split.read(index, enough)
+    if not dense:
+        return image, split.target(index), (image.height, image.width)
+    size = split.size(index)
+    return image, split.annotation(index, size), size
 
 
 @dataclass(frozen=True)
@@ -252,3 +287,35 @@ class Data:
     def with_splits(self, **splits: Split | None) -> "Data":
         """The same data with other splits."""
         return replace(self, **splits)  # type: ignore[arg-type]
+
+
+class Names(Sequence[str]):
+    """A sequence of texts in one piece of memory.
+
+    A list of 100,000 texts is copied bit by bit into every worker process, as Python counts references in each; this
+    one is shared.
+
+    Example:
+        >>> Names(["cat/1.jpg", "dog/2.jpg"])[1]
+        'dog/2.jpg'
+    """
+
+    def __init__(self, texts: Iterable[str]):
+        encoded = [os.fsencode(text) for text in texts]
+        self._joined = b"".join(encoded)
+        self._ends = np.cumsum([0] + [len(text) for text in encoded])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
+            raise IndexError(index)
+        return os.fsdecode(self._joined[self._ends[number] : self._ends[number + 1]])

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .groups import assign_groups, group_keys, refuse_shared
 from .labels import shorten
 from .samples import Data, Split, Subset
 
@@ -14,7 +15,9 @@ class Chosen(Subset):
     """Images that were chosen here, so that a record has to name them."""
 
 
-def complete_splits(data: Data, *, val_fraction: float = 0.1, seed: int = 0, need_test: bool = False) -> Data:
+def complete_splits(
+    data: Data, *, val_fraction: float = 0.1, seed: int = 0, need_test: bool = False, groups: str | None = None
+) -> Data:
     """The data with a validation split; if it has none, one is taken out of the training images.
 
     The choice is stratified and follows from the images' names and the seed alone: the order of files on disk and the
@@ -25,9 +28,10 @@ def complete_splits(data: Data, *, val_fraction: float = 0.1, seed: int = 0, nee
         val_fraction: Fraction of each class to take, between 0 and 0.5.
         seed: Another seed chooses other images.
         need_test: Whether to take a test split of the same fraction, too, if there is none.
+        groups: Which images stay together, as for `group_keys`; the classes' fractions are met as far as groups allow.
 
     Raises:
-        ValueError: There are no training images, or most classes have too few to share.
+        ValueError: There are no training images, most classes have too few to share, or splits share a group already.
 
     Example:
         >>> from nearsight.data import open_data
@@ -38,14 +42,20 @@ def complete_splits(data: Data, *, val_fraction: float = 0.1, seed: int = 0, nee
         raise ValueError(f"A validation fraction of {val_fraction} was asked for; it lies above 0 and is at most 0.5.")
     if data.train is None:
         raise ValueError(f"{data.source} has no training images, only: {', '.join(data.splits())}.")
+    refuse_shared(data, groups)
     if data.test is None and need_test:
-        data = carve(data, "test", val_fraction, seed)
-    return data if data.val is not None else carve(data, "val", val_fraction, seed)
+        data = carve(data, "test", val_fraction, seed, groups)
+    return data if data.val is not None else carve(data, "val", val_fraction, seed, groups)
 
 
-def carve(data: Data, name: str, fraction: float, seed: int) -> Data:
+def carve(data: Data, name: str, fraction: float, seed: int, groups: str | None = None) -> Data:
     """The data with a split taken out of its training images."""
     assert data.train is not None
+    keys = group_keys(data.train, groups)
+    if keys is not None:
+        parts = assign_groups(data.train.labels, keys, [1 - fraction, fraction], f"{name} {seed}")
+        rest, chosen = np.flatnonzero(parts == 0), np.flatnonzero(parts == 1)
+        return data.with_splits(**{"train": Subset(data.train, rest), name: Chosen(data.train, chosen)})
     counts = np.bincount(data.train.labels, minlength=len(data.classes))
     few = [title for title, count in zip(data.classes, counts, strict=True) if count < 2]
     if not data.labels_are_classes and len(data.train) > 1:
@@ -57,13 +67,60 @@ def carve(data: Data, name: str, fraction: float, seed: int) -> Data:
         )
     chosen = choose_fraction(data.train, fraction, f"{name} {seed}")
     if not data.labels_are_classes and 2 * len(chosen) < fraction * len(data.train):
-        chosen = choose_any(data.train, fraction, f"{name} {seed}")  # nearly every image has a label of its own
+        # Nearly every image has a label of its own: take a fraction of all, whatever their classes.
+        order = sorted(range(len(data.train)), key=name_hashes(data.train, f"{name} {seed}").__getitem__)
+        chosen = np.sort(np.array(order[: max(1, round(fraction * len(order)))], dtype=np.int64))
     rest = np.setdiff1d(np.arange(len(data.train)), chosen)
     if not len(rest):
         raise ValueError(
             f"{data.source} has no {name} split, and none can be made: no image would be left for training; add images."
         )
     return data.with_splits(**{"train": Subset(data.train, rest), name: Chosen(data.train, chosen)})
+
+
+def fold_numbers(split: Split, folds: int, seed: int, groups: str | None = None) -> NDArray[np.int64]:
+    """The fold of each image `[n]`, from 0: each class is shared equally, and a group is in one fold.
+
+    As in `complete_splits`, the division follows from names and the seed alone.
+
+    Raises:
+        ValueError: There are fewer images, or groups of them, than folds.
+
+    Example:
+        >>> from nearsight.data import open_data
+        >>> np.bincount(fold_numbers(open_data("digits").train, 5, seed=0)).tolist()
+        [288, 288, 288, 287, 287]
+    """
+    if not 2 <= folds <= len(split):
+        raise ValueError(f"{folds} folds of {len(split)} images were asked for; it takes 2 or more, and an image each.")
+    keys = group_keys(split, groups)
+    if keys is not None:
+        return assign_groups(split.labels, keys, [1 / folds] * folds, f"fold {seed}")
+    rank, _ = class_ranks(split, f"fold {seed}")
+    sizes = np.bincount(split.labels, minlength=int(split.labels.max(initial=0)) + 1)
+    return (rank + (np.cumsum(sizes) - sizes)[split.labels]) % folds  # a class goes on where the one before ended
+
+
+def take_fold(data: Data, folds: int, fold: int, seed: int, groups: str | None = None) -> Data:
+    """The data for one of several runs: a fold of the training images is the test split, whatever was that before.
+
+    Args:
+        data: Data with training images.
+        folds: How many folds there are.
+        fold: Which one is tested, from 1.
+        seed: Of the division.
+        groups: Which images stay together, as for `group_keys`.
+
+    Raises:
+        ValueError: There is no such fold, or there are too few images.
+    """
+    if data.train is None:
+        raise ValueError(f"{data.source} has no training images, only: {', '.join(data.splits())}.")
+    if not 1 <= fold <= folds:
+        raise ValueError(f"There is no fold {fold}; they are counted from 1 to {folds}.")
+    numbers = fold_numbers(data.train, folds, seed, groups)
+    chosen, rest = np.flatnonzero(numbers == fold - 1), np.flatnonzero(numbers != fold - 1)
+    return data.with_splits(train=Subset(data.train, rest), test=Chosen(data.train, chosen))
 
 
 def limit_train(data: Data, images: int, seed: int) -> Data:
@@ -104,12 +161,6 @@ def choose_fraction(split: Split, fraction: float, salt: str) -> NDArray[np.int6
     rank, size = class_ranks(split, salt)
     wanted = np.where(size < 2, 0, np.maximum(1, np.rint(size * fraction)))
     return np.flatnonzero(rank < wanted)
-
-
-def choose_any(split: Split, fraction: float, salt: str) -> NDArray[np.int64]:
-    """Numbers of the images that make up a fraction of all, whatever their classes, ascending; at least one."""
-    order = sorted(range(len(split)), key=name_hashes(split, salt).__getitem__)
-    return np.sort(np.array(order[: max(1, round(fraction * len(split)))], dtype=np.int64))
 
 
 def name_hashes(split: Split, salt: str) -> list[bytes]:

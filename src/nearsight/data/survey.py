@@ -5,14 +5,16 @@ import io
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -229,13 +231,30 @@ def start_pool(splits: Mapping[str, Split], workers: int) -> ProcessPoolExecutor
 
 def submit(pool: ProcessPoolExecutor, chunk: Sequence[ImageKey]) -> Future[list[ImageFacts | str]]:
     """Have images looked at. A process that is started for it inherits that interruptions are held back."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        return pool.submit(look_again, chunk)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    with without_main():
+        if not hasattr(signal, "pthread_sigmask"):  # Windows
+            return pool.submit(look_again, chunk)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return pool.submit(look_again, chunk)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Let processes that are started meanwhile not import the user's script, which would do all its work again.
+
+    What they run is imported from here, and what they read comes from the sources of this package.
+    """
+    main = sys.modules["__main__"].__dict__
+    kept: dict[str, Any] = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+    main.pop("__file__", None)
+    main["__spec__"] = None
     try:
-        return pool.submit(look_again, chunk)
+        yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        main.update(kept)
 
 
 _splits: dict[str, Split] = {}  # in a worker: what it reads from

@@ -376,8 +376,13 @@ class DenseAugmentation:
         """A random square of the view, or all of a smaller one; if it can be had, no class fills too much of it."""
         size = view_size(view)
         height, width = min(side, size[0]), min(side, size[1])
+        around = draw_pixel(view["map"]) if "map" in view and drawn(self.settings.class_crop) else None
         for _ in range(CROP_TRIES):
-            top, left = random.randint(0, size[0] - height), random.randint(0, size[1] - width)
+            if around is None:
+                top, left = random.randint(0, size[0] - height), random.randint(0, size[1] - width)
+            else:
+                ranges = zip(around, (height, width), size, strict=True)
+                top, left = (random.randint(max(0, at - new + 1), min(at, old - new)) for at, new, old in ranges)
             part = cut(view, (top, left, height, width))
             if "map" not in part or self.settings.max_class_fraction >= 1:
                 break
@@ -385,6 +390,22 @@ class DenseAugmentation:
             if int((counts > 0).sum()) > 1 and int(counts.max()) < self.settings.max_class_fraction * int(counts.sum()):
                 break
         return part
+
+
+def draw_pixel(classes: Tensor) -> tuple[int, int] | None:
+    """Row and column of a pixel of a class that is drawn evenly from those of a map `[H, W]`; None if none counts.
+
+    Example:
+        >>> draw_pixel(torch.tensor([[255, 255, 255], [255, 255, 7]]))
+        (1, 2)
+    """
+    present = classes.unique()
+    present = present[present != IGNORE_INDEX].tolist()
+    if not present:
+        return None
+    found = (classes == random.choice(present)).flatten().nonzero().flatten()
+    row, column = divmod(int(found[random.randrange(len(found))]), classes.shape[1])
+    return row, column
 
 
 def resized(image: Image.Image, annotation: Annotation, size: Size) -> dict[str, Any]:

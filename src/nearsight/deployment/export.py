@@ -2,20 +2,34 @@
 
 import os
 import platform
+import shutil
 import tempfile
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from ..console import first_line
+from ..interval import Interval
 from ..runs.bundle import ABOUT, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
 from ..runs.predictor import Predictor, load_module
+from ..runs.run import processor
 from ..runs.runtime import need, open_runner
 from ..tasks import get_task
+from ..timing import (
+    TimedCall,
+    instructions,
+    make_task,
+    median_interval,
+    ratio_interval,
+    refuse_precision,
+    take_turns,
+)
 from .calibration import CalibrationSet, find_calibration
 from .graph import Axes, Exportable, write_program
 from .quantize import Progress, Quantized, no_progress, quantize
@@ -79,6 +93,7 @@ class Exported:
         images: What it was verified with, in words.
         agreements: How near its float model is to PyTorch, at each size.
         quantized: What 8 bits cost; None for a float model.
+        trials: Formats and precisions that were tried for the fastest; empty where nobody asked for it.
     """
 
     folder: Path
@@ -86,6 +101,14 @@ class Exported:
     images: str
     agreements: tuple[Agreement, ...]
     quantized: Quantized | None
+    trials: tuple["RuntimeTrial", ...] = ()
+
+    @property
+    def agreement(self) -> float:
+        """Fraction of predictions that are PyTorch's, at the size where they are fewest; in 8 bits those of float."""
+        if self.quantized is not None:
+            return self.quantized.verdict.agreement
+        return min(one.top1 for one in self.agreements)
 
     def to_dict(self) -> dict[str, Any]:
         """What `verify.json` holds, with the folder and what is in it."""
@@ -107,6 +130,7 @@ def export(
     int8: bool = False,
     margin: float = 0.01,
     size: tuple[int, int] | None = None,
+    fastest: bool = False,
     runtime: str | Path | None = None,
     download: bool = False,
     force: bool = False,
@@ -122,6 +146,8 @@ def export(
         int8: Whether to quantize to 8 bits; only as `onnx` or `web`.
         margin: Fraction of right predictions that 8 bits may cost.
         size: Height and width that images are shown in; None takes the model's own.
+        fastest: Whether to try the formats and precisions that run without torch, and to keep the one that is fastest
+            on this machine for one image within the margin; `verify.json` has the times of all.
         runtime: Of the format `web`: folder of an unpacked onnxruntime-web; None takes what was downloaded before.
         download: Whether onnxruntime-web may be taken from npm.
         force: Whether a bundle that is there already is replaced.
@@ -143,26 +169,26 @@ def export(
         1.0
     """
     refuse_format(format, int8, margin)
+    if fastest and (format != "onnx" or int8):
+        raise ValueError("--fastest chooses format and bits itself; leave --format and --int8 out.")
     if format != "web" and (runtime is not None or download):
         raise ValueError(f"--runtime and --download are for the format web, not for {format}; leave them out.")
     found_runtime = find_runtime(runtime, download) if format == "web" else None
     kind = "onnx" if format == "web" else format
     predictor = open_exportable(source, size)
-    folder = Path(out) if out is not None else default_folder(predictor, format, int8)
+    folder = Path(out) if out is not None else default_folder(predictor, "fastest" if fastest else format, int8)
     refuse_target(folder, force)
     calibration = find_calibration(predictor, images)
-    if int8 and (hasattr(predictor.model, "postprocessing") or get_task(predictor.task).postprocessing != "classes"):
-        raise ValueError(f"--int8 is for classifiers so far; {predictor.name} was trained to {predictor.task}.")
-    if int8 and calibration.calibrate is None:
-        raise ValueError(f"--int8 needs images like those of the later use, not {calibration.what}; give --images.")
+    if int8:
+        refuse_int8(predictor, calibration)
     with writing_bundle(folder) as part:
-        axes = write_model(predictor.model, kind, part, predictor.preprocessing.size)
-        bundle = to_bundle(predictor, kind, axes, int8)
-        agreements = check(predictor, bundle, part, calibration)
-        quantized = None
-        if int8:
-            quantized = shrink(predictor, bundle, part, calibration, margin, progress)
-        found = Exported(folder, bundle, calibration.what, tuple(agreements), quantized)
+        if fastest:
+            found, trials = race(predictor, part, calibration, margin, progress)
+        else:
+            precision = "int8" if int8 else "float32"
+            found, trials = write_candidate(predictor, kind, precision, part, calibration, margin, progress), ()
+        found = replace(found, folder=folder, trials=trials)
+        bundle = found.bundle
         write_json(part / ABOUT, describe(bundle, part))
         write_json(part / VERIFIED, report(found))
         if found_runtime is not None:
@@ -207,7 +233,7 @@ def write_model(model: nn.Module, kind: str, folder: Path, size: tuple[int, int]
     return axes
 
 
-def to_bundle(predictor: Predictor, kind: str, axes: Axes, int8: bool) -> Bundle:
+def to_bundle(predictor: Predictor, kind: str, axes: Axes, precision: str) -> Bundle:
     """The description of what is exported."""
     shown, model = predictor.preprocessing, predictor.model
     with torch.no_grad():
@@ -227,7 +253,8 @@ def to_bundle(predictor: Predictor, kind: str, axes: Axes, int8: bool) -> Bundle
         std=shown.std,
         any_batch=axes.batch,
         any_size=axes.size,
-        int8=int8,
+        int8=precision == "int8",
+        bfloat16=precision == "bfloat16",
         task=predictor.task,
         outputs=tuple(outputs),
         postprocessing=known() if known else {"name": get_task(predictor.task).postprocessing},
@@ -237,14 +264,119 @@ def to_bundle(predictor: Predictor, kind: str, axes: Axes, int8: bool) -> Bundle
 
 
 def check(predictor: Predictor, bundle: Bundle, folder: Path, calibration: CalibrationSet) -> list[Agreement]:
-    """How near the written model is to PyTorch; too far is refused."""
+    """How near the written model is to PyTorch."""
     runner = open_runner(folder, bundle)
     if bundle.fit is None:
-        found = compare(predictor, runner, calibration.measure, any_batch=bundle.any_batch, any_size=bundle.any_size)
+        labelled = calibration.labelled and bundle.postprocessing["name"] == "classes"
+        sides = {"any_batch": bundle.any_batch, "any_size": bundle.any_size}
+        found = compare(predictor, runner, calibration.measure, **sides, labelled=labelled)
     else:
         found = compare_dense(predictor, bundle, runner, calibration.measure, calibration.labelled)
-    refuse_disagreement(found, calibration.what)
     return found
+
+
+@dataclass(frozen=True)
+class RuntimeTrial:
+    """A format in a precision that was tried for the fastest.
+
+    Attributes:
+        format: `onnx` or `openvino`.
+        precision: `float32`, `bfloat16` or `int8`.
+        milliseconds: Of one image, median over rounds in which all took turns; None where it is out.
+        ratio: Time by that of ONNX in float32 within rounds.
+        agreement: Fraction of predictions that are PyTorch's, at the size where they are fewest.
+        reason: Why it is out; None if it is not.
+    """
+
+    format: str
+    precision: str
+    milliseconds: Interval | None
+    ratio: Interval | None
+    agreement: float | None
+    reason: str | None
+
+
+RACED = (("onnx", "float32"), ("openvino", "float32"), ("openvino", "bfloat16"), ("onnx", "int8"))
+ROUNDS = 15
+
+
+def race(
+    predictor: Predictor, folder: Path, calibration: CalibrationSet, margin: float, progress: Progress
+) -> tuple[Exported, tuple[RuntimeTrial, ...]]:
+    """Write a model in several ways, measure one image in turns, and keep the fastest within the margin."""
+    made: dict[tuple[str, str], Exported] = {}
+    reasons: dict[tuple[str, str], str] = {}
+    tasks: dict[tuple[str, str], TimedCall] = {}
+    image = np.random.default_rng(0).standard_normal((1, 3, *predictor.preprocessing.size), dtype=np.float32)
+    for kind, precision in progress(RACED, "Trying formats and precisions", len(RACED)):
+        part = folder / f"{kind}-{precision}"
+        part.mkdir()
+        try:
+            if precision != "float32":
+                refuse_precision(precision)
+            refuse_format(kind, False, margin)
+            one = write_candidate(predictor, kind, precision, part, calibration, margin, no_progress)
+            tasks[kind, precision] = make_task(partial(open_runner(part, one.bundle), image), torch.device("cpu"))
+            made[kind, precision] = one
+        except ValueError as error:  # a package that is missing, another CPU, or predictions that changed
+            reasons[kind, precision] = str(error)
+    if not made:
+        raise ValueError(f"Nothing can be exported: {next(iter(reasons.values()))}")
+    seconds = take_turns(tasks, [key for _ in range(ROUNDS) for key in tasks])
+    best = min(made, key=lambda key: float(np.median(seconds[key])))
+    first = next(iter(made))
+    trials = []
+    for key in RACED:
+        times, ratio, agreement = None, None, None
+        if key in made:
+            times = median_interval([1e3 * value for value in seconds[key]])
+            ratio, agreement = ratio_interval(seconds[key], seconds[first]), made[key].agreement
+        trials.append(RuntimeTrial(*key, times, ratio, agreement, reasons.get(key)))
+    for name in FILES[best[0]]:
+        (folder / "-".join(best) / name).replace(folder / name)
+    for key in RACED:
+        shutil.rmtree(folder / "-".join(key))
+    return made[best], tuple(trials)
+
+
+def write_candidate(
+    predictor: Predictor,
+    kind: str,
+    precision: str,
+    folder: Path,
+    calibration: CalibrationSet,
+    margin: float,
+    progress: Progress,
+) -> Exported:
+    """Write a model in a format and a precision into a folder, and hold it against PyTorch.
+
+    Raises:
+        ValueError: It can't be written, or its predictions differ from PyTorch's by more than is allowed.
+    """
+    if precision == "int8":
+        refuse_int8(predictor, calibration)
+    axes = write_model(predictor.model, kind, folder, predictor.preprocessing.size)
+    bundle = to_bundle(predictor, kind, axes, precision)
+    agreements = check(predictor, bundle, folder, calibration)
+    if precision != "bfloat16":
+        refuse_disagreement(agreements, calibration.what)
+    elif (lost := 1 - min(one.top1 for one in agreements)) > margin:
+        raise ValueError(
+            f"In bfloat16 {100 * lost:.1f} % of the predictions for {calibration.what} change, and {100 * margin:g} "
+            "are allowed."
+        )
+    quantized = None
+    if precision == "int8":
+        quantized = shrink(predictor, bundle, folder, calibration, margin, progress)
+    return Exported(folder, bundle, calibration.what, tuple(agreements), quantized)
+
+
+def refuse_int8(predictor: Predictor, calibration: CalibrationSet) -> None:
+    """Refuse to quantise what has no class to judge it by, or no images to calibrate it with."""
+    if hasattr(predictor.model, "postprocessing") or get_task(predictor.task).postprocessing != "classes":
+        raise ValueError(f"--int8 is for classifiers so far; {predictor.name} was trained to {predictor.task}.")
+    if calibration.calibrate is None:
+        raise ValueError(f"--int8 needs images like those of the later use, not {calibration.what}; give --images.")
 
 
 def shrink(
@@ -272,6 +404,9 @@ def report(found: Exported) -> dict[str, Any]:
         "sizes": [one.to_dict() for one in found.agreements],
         "versions": {package: version(package) for package in packages} | {"python": platform.python_version()},
     }
+    if found.trials:
+        about["trials"] = [asdict(trial) for trial in found.trials]
+        about["machine"] = {"cpu": processor(), "instructions": instructions(), "threads": os.cpu_count()}
     if found.quantized is not None:
         about["int8"] = asdict(found.quantized) | {"kept": list(found.quantized.kept)}
     return about

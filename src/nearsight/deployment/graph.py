@@ -3,6 +3,7 @@
 The graph is that of `torch.export`. It is a format of its own (`.pt2`), and what `onnx.py` translates.
 """
 
+import io
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
@@ -91,7 +92,9 @@ def write_program(model: nn.Module, path: Path, size: tuple[int, int]) -> Axes:
     """
     with written_whole(path) as part:
         program, axes = record(Exportable(model), size)
-        torch.export.save(program, part)
+        stream = io.BytesIO()  # on a full disk PyTorch's own file ends the process
+        torch.export.save(program, stream)
+        part.write_bytes(stream.getbuffer())
     return axes
 
 

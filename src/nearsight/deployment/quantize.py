@@ -113,7 +113,7 @@ def quantize(
     with tempfile.TemporaryDirectory(prefix="nearsight-int8-") as scratch:
         work = Work(source, Path(scratch), calibration, preprocessing, progress)
         kept, verdict = search(work, margin)
-        work.write(work.layers - set(kept), target)
+        work.quantizer.write(work.layers - set(kept), target)
     sizes = source.stat().st_size, target.stat().st_size
     return Quantized(verdict, len(work.layers) - len(kept), kept, work.calibrated, *sizes)
 
@@ -162,19 +162,20 @@ def most_sensitive(errors: dict[str, float], budget: float) -> tuple[str, ...]:
     return tuple(order[:count])
 
 
-class Work:
+class Layers:
     """A float model with the ranges of its activations, from which any set of layers can be quantised.
 
+    Args:
+        source: The float model.
+        scratch: Folder for files that are not needed later.
+        groups: Images that the ranges come from.
+
     Attributes:
-        layers: Names of the layers that can be quantised.
-        calibrated: Images that the ranges come from.
+        model: The float model, tidied up.
+        names: Names of the layers that can be quantised.
     """
 
-    def __init__(
-        self, source: Path, scratch: Path, calibration: CalibrationSet, preprocessing: Preprocessing, progress: Progress
-    ):
-        assert calibration.calibrate is not None
-        self.scratch, self.preprocessing, self.progress = scratch, preprocessing, progress
+    def __init__(self, source: Path, scratch: Path, groups: Iterable[Group]):
         self.model = scratch / "float.onnx"
         tools: Any = need("onnxruntime.quantization.shape_inference", "Quantising")
         # Constants computed and shapes inferred, as the quantiser wants it. Symbolic inference gives up on shapes that
@@ -183,46 +184,10 @@ class Work:
         graph = need("onnx", "Quantising").load(self.model).graph
         constants = {tensor.name for tensor in graph.initializer}
         weighted = (node for node in graph.node if node.op_type in OPERATORS and node.input[1] in constants)
-        self.layers = frozenset(node.name for node in weighted)
-        if not self.layers:
+        self.names = frozenset(node.name for node in weighted)
+        if not self.names:
             raise ValueError(f"{source} has no layers with weights; there is nothing to quantize.")
-        self.labelled, self.measured = calibration.labelled, sample(calibration.measure, MEASURED)
-        ranged = sample(calibration.calibrate, CALIBRATED)
-        self.calibrated, self.probed = len(ranged), sample(calibration.calibrate, PROBED)
-        self.ranges = find_ranges(self.model, scratch, self.show(ranged, "Calibrating"))
-        self.reference, self.labels = self.predictions(run_onnx(self.model), "Measuring the float model")
-
-    def show(self, split: Split, title: str) -> Iterable[Group]:
-        """Batches of images, with progress."""
-        return self.progress(batches(split, self.preprocessing, BATCH), title, -(-len(split) // BATCH))
-
-    def predictions(self, runner: Runner, title: str) -> tuple[Logits, NDArray[np.int64]]:
-        """Logits `[n, classes]` for the measured images, and their labels `[n]`."""
-        predicted = [(runner(group.images)["logits"], group.labels) for group in self.show(self.measured, title)]
-        logits, labels = zip(*predicted, strict=True)
-        return np.concatenate(logits), np.concatenate(labels)
-
-    def judge(self, layers: Iterable[str]) -> QuantizeVerdict:
-        """What it costs to quantize these layers."""
-        file = self.write(layers, self.scratch / "candidate.onnx")
-        mine, _ = self.predictions(run_onnx(file), "Measuring in 8 bits")
-        predicted, wanted = mine.argmax(axis=1), self.reference.argmax(axis=1)
-        before = after = None
-        if self.labelled:
-            before, after = (float((prediction == self.labels).mean()) for prediction in (wanted, predicted))
-        return QuantizeVerdict(
-            len(mine), distance(mine, self.reference), float((predicted == wanted).mean()), before, after
-        )
-
-    def probe_layers(self) -> dict[str, float]:
-        """The error of the logits when one layer alone is quantised, for each."""
-        images = np.concatenate([group.images for group in batches(self.probed, self.preprocessing, BATCH)])
-        reference = run_onnx(self.model)(images)["logits"]
-        file, names = self.scratch / "probe.onnx", sorted(self.layers)
-        errors = {}
-        for name in self.progress(names, "Trying each layer alone", len(names)):
-            errors[name] = distance(run_onnx(self.write([name], file))(images)["logits"], reference)
-        return errors
+        self.ranges = find_ranges(self.model, scratch, groups)
 
     def write(self, layers: Iterable[str], target: Path) -> Path:
         """Write the model with these layers quantised."""
@@ -242,6 +207,61 @@ class Work:
         quantizer.quantize_model()
         quantizer.model.save_model_to_file(str(target), False)
         return target
+
+
+class Work:
+    """Layers of a model, and images to judge it by when some of them are quantised.
+
+    Attributes:
+        quantizer: The layers.
+        layers: Their names.
+        calibrated: Images that the ranges come from.
+    """
+
+    def __init__(
+        self, source: Path, scratch: Path, calibration: CalibrationSet, preprocessing: Preprocessing, progress: Progress
+    ):
+        assert calibration.calibrate is not None
+        self.scratch, self.preprocessing, self.progress = scratch, preprocessing, progress
+        self.labelled, self.measured = calibration.labelled, sample(calibration.measure, MEASURED)
+        ranged = sample(calibration.calibrate, CALIBRATED)
+        self.calibrated, self.probed = len(ranged), sample(calibration.calibrate, PROBED)
+        self.quantizer = Layers(source, scratch, self.show(ranged, "Calibrating"))
+        self.layers = self.quantizer.names
+        float_model = run_onnx(self.quantizer.model)
+        self.reference, self.labels = self.predictions(float_model, "Measuring the float model")
+
+    def show(self, split: Split, title: str) -> Iterable[Group]:
+        """Batches of images, with progress."""
+        return self.progress(batches(split, self.preprocessing, BATCH), title, -(-len(split) // BATCH))
+
+    def predictions(self, runner: Runner, title: str) -> tuple[Logits, NDArray[np.int64]]:
+        """Logits `[n, classes]` for the measured images, and their labels `[n]`."""
+        predicted = [(runner(group.images)["logits"], group.labels) for group in self.show(self.measured, title)]
+        logits, labels = zip(*predicted, strict=True)
+        return np.concatenate(logits), np.concatenate(labels)
+
+    def judge(self, layers: Iterable[str]) -> QuantizeVerdict:
+        """What it costs to quantize these layers."""
+        file = self.quantizer.write(layers, self.scratch / "candidate.onnx")
+        mine, _ = self.predictions(run_onnx(file), "Measuring in 8 bits")
+        predicted, wanted = mine.argmax(axis=1), self.reference.argmax(axis=1)
+        before = after = None
+        if self.labelled:
+            before, after = (float((prediction == self.labels).mean()) for prediction in (wanted, predicted))
+        return QuantizeVerdict(
+            len(mine), distance(mine, self.reference), float((predicted == wanted).mean()), before, after
+        )
+
+    def probe_layers(self) -> dict[str, float]:
+        """The error of the logits when one layer alone is quantised, for each."""
+        images = np.concatenate([group.images for group in batches(self.probed, self.preprocessing, BATCH)])
+        reference = run_onnx(self.quantizer.model)(images)["logits"]
+        file, names = self.scratch / "probe.onnx", sorted(self.layers)
+        errors = {}
+        for name in self.progress(names, "Trying each layer alone", len(names)):
+            errors[name] = distance(run_onnx(self.quantizer.write([name], file))(images)["logits"], reference)
+        return errors
 
 
 def distance(mine: Logits, reference: Logits) -> float:

@@ -140,7 +140,9 @@ def compare_shown(
     )
 
 
-def compare(predictor: Predictor, runner: Runner, split: Split, *, any_batch: bool, any_size: bool) -> list[Agreement]:
+def compare(
+    predictor: Predictor, runner: Runner, split: Split, *, any_batch: bool, any_size: bool, labelled: bool = False
+) -> list[Agreement]:
     """The agreement of an exported model with PyTorch at each size.
 
     Args:
@@ -149,17 +151,21 @@ def compare(predictor: Predictor, runner: Runner, split: Split, *, any_batch: bo
         split: Real images; up to `MOST` are shown.
         any_batch: Whether the exported model takes several images at once; the first is shown alone in any case.
         any_size: Whether it takes other sizes than its own.
+        labelled: Whether the images have one class of the model each, by which both are scored.
     """
     sizes = sizes_to_try(predictor.preprocessing.size, any_size)
-    return [compare_at(predictor, runner, split, size, BATCH if any_batch else 1) for size in sizes]
+    return [compare_at(predictor, runner, split, size, BATCH if any_batch else 1, labelled) for size in sizes]
 
 
-def compare_at(predictor: Predictor, runner: Runner, split: Split, size: tuple[int, int], batch: int) -> Agreement:
+def compare_at(
+    predictor: Predictor, runner: Runner, split: Split, size: tuple[int, int], batch: int, labelled: bool
+) -> Agreement:
     """The agreement at one size."""
     preprocessing = replace(predictor.preprocessing, size=size)
-    mine, theirs = [], []
+    mine, theirs, labels = [], [], []
     for group in batches(sample(split, MOST), preprocessing, batch, alone=True):
         theirs.append(run_predictor(predictor, group.images))
+        labels.append(group.labels)
         try:
             mine.append(np.asarray(runner(group.images)["logits"], dtype=np.float32))
         except Exception as error:  # each runtime has classes of its own
@@ -167,7 +173,12 @@ def compare_at(predictor: Predictor, runner: Runner, split: Split, size: tuple[i
                 f"The export was given up: it can't be run with {len(group.images)} image(s) of {size[0]}×{size[1]} "
                 f"pixels ({first_line(error)[:200]}); nothing was written."
             ) from None
-    return measure(size, np.concatenate(mine), np.concatenate(theirs))
+    found = measure(size, np.concatenate(mine), np.concatenate(theirs))
+    if not labelled:
+        return found
+    both = (np.concatenate(logits).argmax(axis=1) == np.concatenate(labels) for logits in (mine, theirs))
+    ours, pytorch = (float(right.mean()) for right in both)
+    return replace(found, score=(ours, pytorch))
 
 
 def measure(size: tuple[int, int], mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> Agreement:

@@ -65,9 +65,9 @@ def find_runtime(folder: str | os.PathLike[str] | None = None, download: bool = 
     """
     if folder is not None:
         given = Path(folder).expanduser()
-        for place in (given, given / "dist", given / "node_modules" / PACKAGE / "dist", given / PACKAGE / "dist"):
-            if has_runtime(place):
-                return place
+        for candidate in (given, given / "dist", given / "node_modules" / PACKAGE / "dist", given / PACKAGE / "dist"):
+            if has_runtime(candidate):
+                return candidate
         lacking = [name for name in RUNTIME if not (given / name).is_file()]
         raise ValueError(
             f"{given} lacks {lacking[0]} of {PACKAGE}; give its unpacked package (`npm pack {PACKAGE}@{VERSION}`), "

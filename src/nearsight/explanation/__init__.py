@@ -15,7 +15,7 @@ from .attention import (
 )
 from .capture import Capture, CapturedLayer, capture
 from .faithfulness import Scores, score
-from .gradients import grad_cam, receptive_field
+from .gradients import grad_cam, grad_rollout, receptive_field
 from .kernels import Kernels, SamplingPoints, kernels, sampling_points
 from .maps import Maps
 from .methods import Explanation, Explanations, explain
@@ -41,6 +41,7 @@ __all__ = [
     "explain",
     "global_tokens",
     "grad_cam",
+    "grad_rollout",
     "kernels",
     "masks_of_boxes",
     "probability_grids",

@@ -24,11 +24,11 @@ from ..ops.attention_matrix import (
 )
 
 
-def qkv_heads(attention: Any, tokens: Tensor, joint: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys `[B, h, N, d]` from the joint projection `[B, N, 3 * h * d]`."""
+def qkv_heads(attention: Any, tokens: Tensor, joint: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values `[B, h, N, d]` from the joint projection `[B, N, 3 * h * d]`."""
     batch, count = tokens.shape[:2]
-    queries, keys, _ = joint.reshape(batch, count, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-    return queries, keys
+    queries, keys, values = joint.reshape(batch, count, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+    return queries, keys, values
 
 
 def plain_matrix(attention: Any, tokens: Tensor, grid: Grid) -> AttentionMatrix:
@@ -38,8 +38,14 @@ def plain_matrix(attention: Any, tokens: Tensor, grid: Grid) -> AttentionMatrix:
             f"The attention of timm's {type(attention).__name__} can't be computed again here; of timm's models, "
             "VisionTransformer, Swin, SwinV2 and PVTv2 with their own attention layers can be looked into."
         )
-    queries, keys = qkv_heads(attention, tokens, attention.qkv(tokens))
-    return GlobalMatrix(attention.q_norm(queries), attention.k_norm(keys), None, grid, attention.scale)
+    queries, keys, values = qkv_heads(attention, tokens, attention.qkv(tokens))
+    queries, keys = attention.q_norm(queries), attention.k_norm(keys)
+    return GlobalMatrix(queries, keys, None, grid, attention.scale, values=values)
+
+
+def exit_of(attention: Any) -> nn.Module:
+    """The module that is given what was mixed, heads joined: a norm in front of the projection, where there is one."""
+    return attention.norm if isinstance(attention, Attention) else attention.proj
 
 
 def window_matrix(block: Any, pieces: Tensor, mask: Tensor | None, grid: Grid) -> AttentionMatrix:
@@ -53,30 +59,32 @@ def window_matrix(block: Any, pieces: Tensor, mask: Tensor | None, grid: Grid) -
     """
     attention = block.attn
     if isinstance(attention, WindowAttentionV2):
-        queries, keys, bias, scale = cosine_terms(attention, pieces)
+        queries, keys, values, bias, scale = cosine_terms(attention, pieces)
     elif isinstance(attention, WindowAttention):
-        queries, keys = qkv_heads(attention, pieces, attention.qkv(pieces))
+        queries, keys, values = qkv_heads(attention, pieces, attention.qkv(pieces))
         bias, scale = attention._get_rel_pos_bias(), attention.scale
     else:
         raise ValueError(f"The attention of timm's {type(attention).__name__} can't be computed again here.")
     inside = window_slots(block, grid, pieces.device)
-    queries, keys = (widened(t).unflatten(0, (-1, len(inside))) for t in (queries, keys))  # [B, windows, h, slots, d]
+    each = (queries, keys, values)
+    queries, keys, values = (widened(t).unflatten(0, (-1, len(inside))) for t in each)  # [B, windows, h, slots, d]
     added = bias[None] if mask is None else bias[None] + mask[None, :, None]
     weights = softmax_rows(queries, keys, added, scale)
-    return WindowMatrix(weights, inside, grid, len(queries))
+    return WindowMatrix(weights, inside, grid, len(queries), values=values)
 
 
-def cosine_terms(attention: Any, pieces: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
-    """SwinV2's unit-length queries times the temperature, unit-length keys, and bias."""
+def cosine_terms(attention: Any, pieces: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
+    """SwinV2's unit-length queries times the temperature, unit-length keys, values, bias, and scale."""
     joint = attention.qkv(pieces)
     if attention.q_bias is not None:
         joint = joint + torch.cat((attention.q_bias, attention.k_bias, attention.v_bias))
-    queries, keys = qkv_heads(attention, pieces, joint)
+    queries, keys, values = qkv_heads(attention, pieces, joint)
     temperature = attention.logit_scale.clamp(max=math.log(100)).exp()
     table = attention.cpb_mlp(attention.relative_coords_table).view(-1, attention.num_heads)
     slots = pieces.shape[1]
     bias = table[attention.relative_position_index.view(-1)].view(slots, slots, -1).permute(2, 0, 1)
-    return F.normalize(queries, dim=-1) * temperature, F.normalize(keys, dim=-1), 16 * bias.sigmoid()[None], 1.0
+    queries, keys = F.normalize(queries, dim=-1) * temperature, F.normalize(keys, dim=-1)
+    return queries, keys, values, 16 * bias.sigmoid()[None], 1.0
 
 
 def window_slots(block: Any, grid: Grid, device: torch.device) -> Tensor:
@@ -106,7 +114,7 @@ def pyramid_matrix(attention: nn.Module, tokens: Tensor, grid: Grid) -> Attentio
         reduced, covers = tokens, None
     heads, width = attention.num_heads, attention.head_dim
     queries = attention.q(tokens).unflatten(-1, (heads, width)).transpose(1, 2)
-    keys = attention.kv(reduced).unflatten(-1, (2, heads, width))[:, :, 0].transpose(1, 2)
+    keys, values = attention.kv(reduced).unflatten(-1, (2, heads, width)).permute(2, 0, 3, 1, 4).unbind(0)
     if covers is None:
-        return GlobalMatrix(queries, keys, None, grid)
-    return ReducedMatrix(queries, keys, covers, grid)
+        return GlobalMatrix(queries, keys, None, grid, values=values)
+    return ReducedMatrix(queries, keys, covers, grid, values=values)

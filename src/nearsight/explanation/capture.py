@@ -40,6 +40,7 @@ class CapturedLayer:
         cell: Height and width of a token's cell in pixels.
         module: The block.
         recompute: Computes its attention matrix; None for a layer that does not mix positions.
+        exit: The module that is given what was mixed, heads joined; None where it is not known.
     """
 
     number: int
@@ -49,6 +50,7 @@ class CapturedLayer:
     cell: tuple[int, int]
     module: nn.Module
     recompute: Callable[[], AttentionMatrix] | None = field(default=None, repr=False)
+    exit: nn.Module | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -300,6 +302,7 @@ class Recorder:
     def mixes(self, module: Any, inputs: Any) -> None:
         tokens, grid = inputs[0].detach(), inputs[1]
         self.present.recompute = lambda: module.attention_matrix(tokens, grid)
+        self.present.exit = module.exit()
 
     # timm's
 
@@ -332,6 +335,7 @@ class Recorder:
 
     def remember(self, attention: Any, recompute: Callable[[], AttentionMatrix]) -> None:
         """How the present layer is computed again: later, or now if its queries depend on what the model is doing."""
+        self.present.exit = adapters.exit_of(attention)
         if type(getattr(attention, "qkv", None)) not in (nn.Linear, type(None)):  # LIFE in a host asks for the grid
             made = recompute()
             self.present.recompute = lambda: made

@@ -24,14 +24,16 @@ from torch import Tensor
 from torchvision.transforms.v2.functional import gaussian_blur
 
 from ..atomic import write_whole
+from ..config.recipe import check_seed
 from ..data.open import open_data
 from ..data.samples import BadImage, Split, Target
+from ..data.unlabelled import open_images
 from ..interval import Interval
 from ..plots.style import COLOURS, SMALL, SOFT, figure, tidy, to_png, write
 from ..runs.predictor import Predictor, load_module
 from .attention import attention
 from .capture import Capture, capture, evaluating
-from .gradients import grad_cam
+from .gradients import grad_cam, grad_rollout
 from .maps import Floats, ImageView, view_of
 from .methods import BACKGROUND, check_methods
 from .rollout import dense_rollout, masks_of_boxes, rollout
@@ -98,47 +100,49 @@ PREFERRED = ("test", "val", "train")
 
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """An image with ground truth of where its objects are.
+    """An image, with ground truth of where its objects are if that is known.
 
     Attributes:
         name: Of the image.
         view: What the model is shown of it.
-        masks: Where each class is, by the model's number of it `[H, W]`, in the pixels of the view.
+        masks: Where each class is, by the model's number of it `[H, W]`, in the pixels of the view; None if not known.
     """
 
     name: str
     view: ImageView
-    masks: dict[int, NDArray[np.bool_]]
+    masks: dict[int, NDArray[np.bool_]] | None
 
 
 @dataclass(frozen=True)
 class AnnotatedData:
-    """A split with ground truth of where objects are, and the model's number of each of its classes."""
+    """A split, and by its class numbers those of the model where it says where objects are; None where it does not."""
 
     source: str
     split_name: str
     split: Split
-    numbers: dict[int, int]
+    numbers: dict[int, int] | None
 
 
 def open_annotated(source: str, predictor: Predictor) -> AnnotatedData:
-    """Open data with ground truth of where objects are, and with classes that the model knows.
+    """Open data with ground truth of where objects are, with labels of whole images, or images without any.
 
     Raises:
-        ValueError: The data have labels only, or no class that the model knows.
+        ValueError: Boxes or masks are of no class that the model knows, or it predicts these and there are none.
     """
-    data = open_data(source)
+    try:
+        data = open_data(source)
+    except ValueError:
+        if not Path(source).expanduser().is_dir():
+            raise
+        return AnnotatedData(source, "images", open_images(source), None)
     splits = data.splits()
     name = next(name for name in PREFERRED if name in splits)
     try:
-        labels_only = len(splits[name]) > 0 and isinstance(splits[name].target(0), int)
+        labels_only = len(splits[name]) > 0 and not isinstance(splits[name].target(0), (dict, Tensor))
     except BadImage:  # of a mask, so there are masks
         labels_only = False
     if labels_only:
-        raise ValueError(
-            f"{source} has no boxes or masks of objects, so maps can't be compared with them; give data with such, "
-            "such as shapes, or a COCO folder."
-        )
+        return AnnotatedData(source, name, splits[name], None)
     numbers = {
         index: predictor.classes.index(kind)
         for index, kind in enumerate(data.classes)
@@ -157,10 +161,13 @@ def annotated_images(known: AnnotatedData, predictor: Predictor, indices: Iterab
     for index in indices:
         try:
             image = known.split.read(index)
-            target = known.split.target(index)
+            target = None if known.numbers is None else known.split.target(index)
         except BadImage:
             continue
         view = view_of(image, predictor.preprocessing)
+        if known.numbers is None or target is None:
+            yield AnnotatedImage(known.split.name(index), view, None)
+            continue
         masks = {
             known.numbers[kind]: mask_in_view(mask, view)
             for kind, mask in class_masks(target, image).items()
@@ -189,8 +196,8 @@ def mask_in_view(mask: NDArray[np.bool_], view: ImageView) -> NDArray[np.bool_]:
 
 
 BASELINES = ("random", "centre")
-OF_CLASSIFIERS = ("rollout", "attention", "grad-cam")
-OF_DENSE = ("dense-rollout", "rollout", "prediction")
+OF_CLASSIFIERS = ("grad-rollout", "rollout", "attention", "grad-cam")
+OF_DENSE = ("grad-rollout", "dense-rollout", "rollout", "prediction")
 SCORED = tuple(dict.fromkeys((*OF_CLASSIFIERS, *OF_DENSE)))
 DRAWS = 2000  # of the bootstrap
 
@@ -201,17 +208,20 @@ class MethodScore:
 
     Attributes:
         method: Its name.
-        pointing: Pointing game: fraction of maps whose highest pixel lies on the object.
+        pointing: Pointing game: fraction of maps whose highest pixel lies on the object; None of data that do not say
+            where objects are.
         deletion: Area under the curve of the model's confidence while the highest pixels are deleted: low is good.
         insertion: The same while they are inserted: high is good.
+        gap: Insertion less deletion, image by image: high is good.
         deletion_curve: Mean confidence at each step `[steps + 1]`.
         insertion_curve: Mean confidence at each step `[steps + 1]`.
     """
 
     method: str
-    pointing: Interval
+    pointing: Interval | None
     deletion: Interval
     insertion: Interval
+    gap: Interval
     deletion_curve: Floats
     insertion_curve: Floats
 
@@ -226,7 +236,7 @@ class Scores:
         split: Which split of them.
         images: Images that were looked at.
         cases: Maps of each method: one for each class that the model predicts in an image that has it.
-        covered: Mean fraction of the image that the object covers: what blind pointing would hit.
+        covered: Mean fraction of the image that the object covers: what blind pointing would hit; None if not known.
         methods: The scores.
     """
 
@@ -235,7 +245,7 @@ class Scores:
     split: str
     images: int
     cases: int
-    covered: float
+    covered: float | None
     methods: tuple[MethodScore, ...]
 
     def __getitem__(self, method: str) -> MethodScore:
@@ -245,8 +255,8 @@ class Scores:
         """Values that JSON has."""
         values = asdict(self)
         for row in values["methods"]:
-            for key in ("pointing", "deletion", "insertion"):
-                row[key] = dict(zip(("mean", "low", "high"), row[key], strict=True))
+            for key in ("pointing", "deletion", "insertion", "gap"):
+                row[key] = row[key] and dict(zip(("mean", "low", "high"), row[key], strict=True))
             for key in ("deletion_curve", "insertion_curve"):
                 row[key] = [round(float(value), 5) for value in row[key]]
         return values
@@ -277,13 +287,13 @@ class Case:
 
     Attributes:
         number: The class.
-        truth: Where it is `[H, W]`.
+        truth: Where it is `[H, W]`; None if not known.
         mask: Where the model predicts it `[H, W]`; None of a model that predicts no masks.
         maps: By method.
     """
 
     number: int
-    truth: NDArray[np.bool_]
+    truth: NDArray[np.bool_] | None
     mask: Tensor | None
     maps: dict[str, Floats]
 
@@ -298,20 +308,23 @@ def score(
     seed: int = 0,
     progress: Callable[[Any], Iterable[Any]] = iter,
 ) -> Scores:
-    """Measure whether the maps of methods are faithful, on data with boxes or masks.
+    """Measure whether the maps of methods are faithful.
 
-    A classifier is asked about the class that it predicts, if that is in the image; a segmenter or detector about every
-    class that it predicts and that is in the image. Intervals come from a bootstrap over images.
+    On data with boxes or masks a classifier is asked about the class that it predicts, if that is in the image; a
+    segmenter or detector about every class that it predicts and that is in the image. On labelled images, or images of
+    which nothing is known, every model is asked about what it predicts, and there is nothing to point at. Intervals
+    come from a bootstrap over images.
 
     Args:
         source: Folder of a run, weight file, or a model's name; or what `load` returned.
-        data: Data with boxes or masks, with classes that the model knows.
+        data: Data with boxes or masks, with classes that the model knows; or other data, or a folder of images.
         method: Name of a method, or several; none takes all that fit the model.
         limit: Images at most.
         steps: Steps of the curves.
         seed: Of random weights, of random maps, of ties, and of the bootstrap.
         progress: Wraps the numbers of the images, to show how far the work is.
     """
+    check_seed(seed)
     given = check_methods([method] if isinstance(method, str) else method, SCORED)
     predictor = load_module(source, seed)
     known = open_annotated(data, predictor)
@@ -325,9 +338,11 @@ def score(
         images += 1
         for case in cases_of(predictor, image, given, random):
             owners.append(images)
-            covered.append(float(case.truth.mean()))
+            if case.truth is not None:
+                covered.append(float(case.truth.mean()))
             for name, values in case.maps.items():
-                hits.setdefault(name, []).append(float(case.truth[highest(values, random)]))
+                if case.truth is not None:
+                    hits.setdefault(name, []).append(float(case.truth[highest(values, random)]))
                 fall, rise = curves(predictor, image.view, case.number, case.mask, values, steps, random)
                 falls.setdefault(name, []).append(fall)
                 rises.setdefault(name, []).append(rise)
@@ -336,23 +351,26 @@ def score(
     rows = [
         MethodScore(
             name,
-            fraction_interval(np.array(hits[name]), owners, seed),
+            fraction_interval(np.array(hits[name]), owners, seed) if hits else None,
             interval(area(falls[name]), owners, seed),
             interval(area(rises[name]), owners, seed),
+            interval(area(rises[name]) - area(falls[name]), owners, seed),
             np.mean(falls[name], axis=0).astype(np.float32),
             np.mean(rises[name], axis=0).astype(np.float32),
         )
-        for name in hits
+        for name in falls
     ]
-    return Scores(predictor.name, data, known.split_name, images, len(owners), float(np.mean(covered)), tuple(rows))
+    mean_covered = float(np.mean(covered)) if covered else None
+    return Scores(predictor.name, data, known.split_name, images, len(owners), mean_covered, tuple(rows))
 
 
 def cases_of(
     predictor: Predictor, image: AnnotatedImage, methods: Sequence[str], random: np.random.Generator
 ) -> list[Case]:
-    """The classes that the model predicts in an image that has them, with their maps."""
+    """The classes that the model predicts in an image that has them, as far as is known, with their maps."""
     seen = capture(predictor.model, image.view.normalised(predictor.preprocessing))
-    found = predicted_targets(predictor, seen.output, image.view.size, only=list(image.masks))
+    present = None if image.masks is None else list(image.masks)
+    found = predicted_targets(predictor, seen.output, image.view.size, only=present)
     possible = OF_CLASSIFIERS if found.masks is None else OF_DENSE
     if wrong := [name for name in methods if name not in possible]:
         what = "classes of images" if found.masks is None else "masks or boxes"
@@ -363,18 +381,20 @@ def cases_of(
         made = {name: [map_of_prediction(seen, name, n) for n in found.numbers] for name in methods or possible}
         masks: list[Tensor | None] = [None] * len(found.numbers)
     else:
-        made = {name: maps_of_classes(seen, name, found.masks) for name in methods or possible}
+        made = {name: maps_of_classes(seen, name, found.numbers, found.masks) for name in methods or possible}
         masks = list(found.masks)
     cases = []
     for index, number in enumerate(found.numbers):
         free = {"random": random_map(seen, random), "centre": centre_map(image.view.size)}
         maps = {name: values[index] for name, values in made.items()} | free
-        cases.append(Case(number, image.masks[number], masks[index], maps))
+        cases.append(Case(number, None if image.masks is None else image.masks[number], masks[index], maps))
     return cases
 
 
 def map_of_prediction(seen: Capture, method: str, number: int) -> Floats:
     """A map of the class that a classifier predicts `[H, W]`."""
+    if method == "grad-rollout":
+        return grad_rollout(seen, classes=[number]).in_pixels()[0, 0]
     if method == "rollout":
         return rollout(seen).in_pixels()[0, 0]
     if method == "attention":
@@ -385,10 +405,12 @@ def map_of_prediction(seen: Capture, method: str, number: int) -> Floats:
     return grad_cam(seen.model, seen.images, classes=[number]).in_pixels()[0, 0]
 
 
-def maps_of_classes(seen: Capture, method: str, masks: Tensor) -> list[Floats]:
+def maps_of_classes(seen: Capture, method: str, numbers: Sequence[int], masks: Tensor) -> list[Floats]:
     """A map `[H, W]` for each class that a segmenter or detector predicts in `masks` `[n, H, W]`."""
     if method == "prediction":  # the mask itself as a map: what the roll-out has to add to
         return [mask.float().cpu().numpy() for mask in masks]
+    if method == "grad-rollout":
+        return list(grad_rollout(seen, classes=numbers, masks=masks[None]).in_pixels()[0])
     made = dense_rollout(seen, masks=masks[None])
     if method == "rollout":
         return [made.overall.in_pixels()[0, 0]] * len(masks)
@@ -455,8 +477,10 @@ def fraction_interval(hits: NDArray[np.floating], owners: Sequence[int], seed: i
     return Interval(found.value, max(0.0, found.value - reach), min(1.0, found.value + reach))
 
 
-def spelled(found: Interval, fraction: bool) -> str:
+def spelled(found: Interval | None, fraction: bool = False) -> str:
     """A mean with its interval for people."""
+    if found is None:
+        return "–"
     if fraction:
         return f"{100 * found.value:.1f} % ({100 * found.low:.0f} to {100 * found.high:.0f})"
     return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
@@ -466,27 +490,35 @@ def scores_table(scores: Scores) -> RenderableType:
     """The scores of all methods, for the terminal."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("method")
-    for title in ("pointing", "deletion (low is good)", "insertion (high is good)"):
+    for title in columns_of(scores):
         table.add_column(title, justify="right", no_wrap=True)
     for row in scores.methods:
-        style = "dim" if row.method in BASELINES else ""
-        cells = (spelled(row.pointing, True), spelled(row.deletion, False), spelled(row.insertion, False))
-        table.add_row(row.method, *cells, style=style)
+        table.add_row(row.method, *cells_of(scores, row), style="dim" if row.method in BASELINES else "")
+    covered = "" if scores.covered is None else f" The objects cover {100 * scores.covered:.1f} % of their images."
     caption = Text(
         f"{scores.model} on {scores.source} ({scores.split}): {scores.cases:,} maps in {scores.images:,} images, 95 % "
-        f"intervals over images. The objects cover {100 * scores.covered:.1f} % of their images.",
+        f"intervals over images. Low deletion and high insertion are good.{covered}",
         style="dim italic",
     )
     return Group(table, caption)
 
 
+def columns_of(scores: Scores) -> list[str]:
+    """Titles of a table's columns behind the method; pointing where it is known what to point at."""
+    return [*(["pointing"] if scores.covered is not None else []), "deletion ↓", "insertion ↑", "difference ↑"]
+
+
+def cells_of(scores: Scores, row: MethodScore) -> list[str]:
+    """The cells of a row below these titles."""
+    pointing = [spelled(row.pointing, True)] if scores.covered is not None else []
+    return [*pointing, *map(spelled, (row.deletion, row.insertion, row.gap))]
+
+
 def to_markdown(scores: Scores) -> str:
     """The same as a table in Markdown."""
-    lines = ["| method | pointing | deletion ↓ | insertion ↑ |", "| --- | --- | --- | --- |"]
-    for row in scores.methods:
-        cells = (spelled(row.pointing, True), spelled(row.deletion, False), spelled(row.insertion, False))
-        lines.append(f"| {row.method} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    titles = ["method", *columns_of(scores)]
+    lines = [titles, ["---"] * len(titles), *([row.method, *cells_of(scores, row)] for row in scores.methods)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def draw_curves(scores: Scores) -> "Figure":

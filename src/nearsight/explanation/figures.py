@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SEQUENTIAL, SIGNED = "inferno", "RdBu_r"  # even steps to the eye; the second has zero in the middle
 VEIL = 0.7  # how opaque a map lies on its image
+OPAQUE = 0.8  # the same of a smooth one at its highest
+NARROW = 0.85  # width of a panel, as a fraction of its height, below which its scale needs two lines of text
 WORTH_SEEING = 0.2  # how much of its most a map must vary by for its scale to start at its least
 LINE_LENGTH = 36  # characters of a title in a line
 MARK = "#3ddc84"  # of the pixel a map is about: seen on every colour of both scales
@@ -29,7 +31,7 @@ MARK = "#3ddc84"  # of the pixel a map is about: seen on every colour of both sc
 
 @dataclass(frozen=True)
 class Panel:
-    """A image, and what lies on it.
+    """An image, and what lies on it.
 
     Attributes:
         title: Above it.
@@ -39,6 +41,7 @@ class Panel:
         cell: Height and width of its cells in pixels.
         label: What its numbers are.
         signed: Whether zero is in the middle of its scale.
+        smooth: Whether the map is interpolated between its cells, and lets the image through where it is low.
         marks: Pixels (x, y) to be marked.
         labels: Class numbers `[H, W]` to be laid over it, or none; -1 is nothing.
         boxes: Boxes (x1, y1, x2, y2) with the number of their class.
@@ -51,14 +54,16 @@ class Panel:
     cell: tuple[int, int] = (1, 1)
     label: str = ""
     signed: bool = False
+    smooth: bool = False
     marks: tuple[Pixel, ...] = ()
     labels: NDArray[np.int64] | None = None
     boxes: tuple[tuple[tuple[float, float, float, float], int], ...] = ()
 
 
-def panels_of(maps: Maps, image: Image.Image, index: int = 0) -> list[Panel]:
+def panels_of(maps: Maps, image: Image.Image, index: int = 0, smooth: bool = False) -> list[Panel]:
     """A panel for each map of one image; where each map is about a pixel of its own, that is marked."""
-    rest: dict[str, Any] = {"cell": maps.cell, "label": maps.label, "signed": maps.signed}
+    smooth = smooth and not maps.signed and maps.cell != (1, 1)
+    rest: dict[str, Any] = {"cell": maps.cell, "label": maps.label, "signed": maps.signed, "smooth": smooth}
     marks = [(mark,) for mark in maps.marks] if len(maps.marks) == len(maps.titles) else [maps.marks] * len(maps.titles)
     rows = zip(maps.titles, maps.values[index], marks, strict=True)
     return [Panel(title, image, maps.image_size, values, marks=own, **rest) for title, values, own in rows]
@@ -78,7 +83,8 @@ def draw_panel(axes: "Axes", panel: Panel) -> None:
         for spine in axes.spines.values():
             spine.set_visible(False)  # not the whole axes: the name of the row may stand beside it
         return
-    lay_image(axes, panel.image, panel.size, faded=panel.values is not None or panel.labels is not None)
+    covered = panel.labels is not None or (panel.values is not None and not panel.smooth)
+    lay_image(axes, panel.image, panel.size, faded=covered)
     if panel.labels is not None:
         table, labels = np.array([to_rgba(colour, VEIL) for colour in COLOURS]), panel.labels
         colours = np.where(labels[..., None] < 0, np.zeros(4), table[labels % len(COLOURS)])  # -1 is nothing
@@ -103,18 +109,45 @@ def lay_image(axes: "Axes", image: Image.Image, size: tuple[int, int], faded: bo
 
 
 def lay_map(axes: "Axes", panel: Panel) -> None:
-    """The map cell by cell, and its scale below."""
+    """The map, cell by cell or smooth, and its scale below."""
     values = np.asarray(panel.values, dtype=np.float64)
     if np.isnan(values).all():
         text = axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", va="center")
         write(text, SMALL, SOFT)
+        return
+    narrow = panel.size[1] < NARROW * panel.size[0]
+    if panel.smooth:
+        veil = smooth_veil(values, panel.cell, panel.size)
+        axes.imshow(veil, extent=(0, panel.size[1], panel.size[0], 0), interpolation="bilinear")
+        lay_scale(axes, 0.0, 1.0, SEQUENTIAL, panel.label, names=("low", "high"), narrow=narrow)
         return
     low, high = limits(values, panel.signed)
     extent = (0, values.shape[1] * panel.cell[1], values.shape[0] * panel.cell[0], 0)
     shown = np.ma.masked_invalid(values)
     look: dict[str, Any] = {"cmap": SIGNED if panel.signed else SEQUENTIAL, "vmin": low, "vmax": high}
     axes.imshow(shown, extent=extent, interpolation="nearest", alpha=VEIL, **look)
-    lay_scale(axes, low, high, look["cmap"], "" if panel.signed else panel.label)
+    lay_scale(axes, low, high, look["cmap"], "" if panel.signed else panel.label, narrow=narrow)
+
+
+def smooth_veil(values: NDArray[np.floating], cell: tuple[int, int], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """A map in pixels as colours `[H, W, 4]` to lay over an image: interpolated, and the lower the more transparent.
+
+    Args:
+        values: `[rows, columns]`, from nothing upwards; nan for nothing.
+        cell: Height and width of a cell in pixels.
+        size: Height and width of the image in pixels; cells may reach beyond it.
+    """
+    from matplotlib import colormaps
+
+    known = np.clip(np.nan_to_num(np.asarray(values, dtype=np.float32)), 0, None)
+    rows, columns = known.shape
+    whole = Image.fromarray(known).resize((columns * cell[1], rows * cell[0]), Image.Resampling.BICUBIC)
+    pixels = np.clip(np.asarray(whole)[: size[0], : size[1]], 0, None)
+    low, high = limits(pixels, signed=False)
+    fraction = np.clip((pixels - low) / (high - low), 0, 1)
+    colours = colormaps[SEQUENTIAL](fraction)
+    colours[..., 3] = OPAQUE * np.minimum(1, 1.6 * fraction)
+    return (255 * colours).astype(np.uint8)
 
 
 def limits(values: NDArray[np.floating], signed: bool) -> tuple[float, float]:
@@ -128,20 +161,33 @@ def limits(values: NDArray[np.floating], signed: bool) -> tuple[float, float]:
     return (least if most - least >= WORTH_SEEING * most else 0.0), most
 
 
-def lay_scale(axes: "Axes", low: float, high: float, colours: str, label: str) -> None:
-    """A thin scale below the panel with what its numbers are, on grey and under the veil of the map: equal colours."""
+def lay_scale(
+    axes: "Axes",
+    low: float,
+    high: float,
+    colours: str,
+    label: str,
+    *,
+    names: tuple[str, ...] | None = None,
+    narrow: bool = False,
+) -> None:
+    """A thin scale below the panel with what its numbers are, on grey and under the veil of the map: equal colours.
+
+    Of a narrow panel what the numbers are stands below the numbers, not between them.
+    """
     bar = axes.inset_axes((0.0, -0.075, 1.0, 0.035))
     ramp = np.linspace(low, high, 256)[None]
     bar.imshow(np.full((1, 1, 3), 0.5), extent=(low, high, 0, 1), aspect="auto")
     bar.imshow(ramp, extent=(low, high, 0, 1), cmap=colours, vmin=low, vmax=high, alpha=VEIL, aspect="auto")
     ticks = [low, 0.0, high] if low < 0 else [low, high]
-    bar.set_xticks(ticks, [number(tick) for tick in ticks])
+    bar.set_xticks(ticks, names or [number(tick) for tick in ticks])
     bar.set_yticks([])
     bar.tick_params(length=0, pad=2)
     sides = ("left", "center", "right") if len(ticks) == 3 else ("left", "right")
     for tick, side in zip(bar.get_xticklabels(), sides, strict=True):
         write(tick, SMALL - 1.5, SOFT, ha=side)
-    caption = bar.annotate(label, (0.5, 0), (0, -2), bar.transAxes, "offset points", ha="center", va="top")
+    below = -13 if narrow else -2
+    caption = bar.annotate(label, (0.5, 0), (0, below), bar.transAxes, "offset points", ha="center", va="top")
     write(caption, SMALL - 1.5, SOFT)
     for spine in bar.spines.values():
         spine.set_visible(False)
@@ -191,6 +237,7 @@ def draw_rows(
     names: Sequence[str] = (),
     note: str = "",
     below: float = 0.0,
+    columns: int = ACROSS,
 ) -> "Figure":
     """Panels in rows.
 
@@ -201,10 +248,11 @@ def draw_rows(
         names: What each row is, at its left.
         note: A warning below everything.
         below: Inches that are left free below each row.
+        columns: Panels in a line where a single row is broken.
     """
-    if len(rows) == 1 and len(rows[0]) > ACROSS and not names:
+    if len(rows) == 1 and len(rows[0]) > columns and not names:
         first = list(rows[0])
-        rows = [first[start : start + ACROSS] for start in range(0, len(first), ACROSS)]
+        rows = [first[start : start + columns] for start in range(0, len(first), columns)]
     across = max(map(len, rows))
     height, width = next(panel.size for row in rows for panel in row)
     scale = SIDE / max(height, width)
@@ -241,8 +289,31 @@ def finish(page: "Figure", title: str, subtitle: str, note: str) -> None:
         write(page.supxlabel(textwrap.fill(note, int(13 * width)), x=0.012, ha="left"), SMALL, WARNING)
 
 
+def draw_classes(
+    maps: Maps, image: Image.Image, *, first: Panel | None = None, smooth: bool = True, **words: Any
+) -> "Figure":
+    """The image, and the maps of classes side by side, two in a line: to be read on a telephone, too.
+
+    Args:
+        maps: A map for each class, of one image.
+        image: What the model saw, in any resolution.
+        first: A panel in place of the input, such as a predicted mask.
+        smooth: Interpolate between cells.
+        **words: Title, subtitle and note of the figure.
+    """
+    shown = panels_of(maps, image, smooth=smooth)
+    return draw_rows([[first or Panel("input", image, maps.image_size), *shown]], columns=2, **words)
+
+
 def draw_maps(
-    maps: Maps, image: Image.Image, *, index: int = 0, title: str = "", subtitle: str = "", note: str = ""
+    maps: Maps,
+    image: Image.Image,
+    *,
+    index: int = 0,
+    title: str = "",
+    subtitle: str = "",
+    note: str = "",
+    smooth: bool = False,
 ) -> "Figure":
     """The image, and beside it the maps of one image laid over it.
 
@@ -253,6 +324,7 @@ def draw_maps(
         title: Above everything; by default what the numbers are.
         subtitle: Below the title.
         note: A warning below everything.
+        smooth: Interpolate between cells, and let the image through where the map is low.
 
     Example:
         >>> maps = Maps("demo", np.eye(4, dtype=np.float32)[None, None], ("a",), (8, 8), (32, 32), "fraction")
@@ -260,7 +332,7 @@ def draw_maps(
         2
     """
     seen = Panel("input", image, maps.image_size, marks=maps.marks)
-    shown = panels_of(maps, image, index)
+    shown = panels_of(maps, image, index, smooth)
     if maps.cell == (1, 1):  # a mark would hide the few pixels that matter
         shown = [replace(panel, marks=()) for panel in shown]
     return draw_rows([[seen, *shown]], title=title or maps.label, subtitle=subtitle, note=note)

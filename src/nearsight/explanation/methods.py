@@ -16,13 +16,24 @@ from numpy.typing import NDArray
 from ..atomic import write_whole
 from ..data.samples import BadImage, Split
 from ..plots.overlays import BACKGROUND
-from ..plots.style import to_png
+from ..plots.style import abbreviate, to_png
 from ..runs.images import GivenImages, gather
 from ..runs.predictor import Predictor, load_module
+from ..tasks import get_task
 from .attention import attention, global_tokens, probability_grids, to_pixels
 from .capture import Capture, capture
-from .figures import DenseRow, Panel, draw_dense, draw_global_tokens, draw_grids, draw_kernels, draw_maps, draw_sampling
-from .gradients import grad_cam, receptive_field
+from .figures import (
+    DenseRow,
+    Panel,
+    draw_classes,
+    draw_dense,
+    draw_global_tokens,
+    draw_grids,
+    draw_kernels,
+    draw_maps,
+    draw_sampling,
+)
+from .gradients import grad_cam, grad_rollout, receptive_field
 from .kernels import kernels, sampling_points
 from .maps import ImageView, Pixel, view_of
 from .rollout import dense_rollout, rollout
@@ -32,6 +43,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Fusion = Literal["mean", "max", "min"]
+Overlay = Literal["smooth", "cells"]
+BESIDE = 3  # classes whose maps stand beside each other, unless asked otherwise
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +56,7 @@ class Explanation:
         model: Name of the model.
         image: Name of the image; of a method over many images how many they are.
         prediction: The classes that the model predicts, with its confidence.
+        truth: The true class, where the folder of the image is named after a class of the model; else None.
         maps: What the method found: `Maps`, or the method's own type.
         arrays: The numbers as arrays, as the `.npz` file holds them.
     """
@@ -51,6 +65,7 @@ class Explanation:
     model: str
     image: str
     prediction: tuple[tuple[str, float], ...]
+    truth: str | None
     maps: Any = field(repr=False)
     arrays: dict[str, NDArray] = field(repr=False)
     draw: "Callable[[], Figure]" = field(repr=False)
@@ -83,12 +98,12 @@ class Explanation:
         predicted = [{"class": name, "confidence": round(value, 6)} for name, value in self.prediction]
         arrays = {name: values.tolist() for name, values in self.arrays.items()}
         about = {"method": self.method, "model": self.model, "image": self.image}
-        return {**about, "prediction": predicted, "arrays": arrays}
+        return {**about, "prediction": predicted, "truth": self.truth, "arrays": arrays}
 
     def _repr_html_(self) -> str:
         encoded = base64.b64encode(to_png(self.figure())).decode()
         words = html.escape(f"{self.method} of {self.model}: {self.image}", quote=True)
-        return f'<img alt="{words}" src="data:image/png;base64,{encoded}">'
+        return f'<img alt="{words}" style="max-width:100%" src="data:image/png;base64,{encoded}">'
 
 
 @dataclass(frozen=True)
@@ -138,7 +153,7 @@ def explain(
     source: str | os.PathLike[str] | Predictor,
     images: Any,
     *,
-    method: str | Sequence[str] = "rollout",
+    method: str | Sequence[str] | None = None,
     layer: int | str | None = None,
     head: int | None = None,
     at: Pixel | Sequence[Pixel] = (),
@@ -146,6 +161,7 @@ def explain(
     beside: Sequence[str | os.PathLike[str] | Predictor] = (),
     fusion: Fusion = "mean",
     discard: float = 0.0,
+    overlay: Overlay | None = None,
     size: int | None = None,
     seed: int = 0,
 ) -> Explanations:
@@ -156,13 +172,17 @@ def explain(
         images: Paths of images or of folders of images, Pillow images, arrays `[H, W, 3]`, tensors `[3, H, W]`; one or
             several.
         method: Name of a method of `METHODS`, or `probability-grids`, which is one figure of all images; or several.
+            None takes the one whose maps scored best, of classes `grad-rollout`, of predicted masks `dense-rollout`;
+            with a layer, pixel, fusion or discard `rollout`, which these are about.
         layer: Number of the layer from 0, -1 the last, or `stage.block` such as `3.2`; None takes the method's choice.
         head: One head, from 0; None takes the mean of all.
         at: Pixel (x, y) of the image that is asked about, or several; none takes the method's choice.
-        classes: Classes by name or number; none takes what the model predicts.
+        classes: Classes by name or number; none takes what the model predicts, and what it finds likely beside it.
         beside: `dense-rollout`: other models, in rows below.
         fusion: Roll-out: how heads become one.
         discard: Roll-out: fraction of the smallest weights that is left out.
+        overlay: `smooth` interpolates maps between patches, `cells` shows each patch as it is; None: smooth where all
+            layers count, cells where one layer is shown.
         size: Show the whole image with this shorter side; None: as in evaluation.
         seed: Of random weights.
 
@@ -192,7 +212,7 @@ def each_explanation(
     source: str | os.PathLike[str] | Predictor,
     images: Any,
     *,
-    method: str | Sequence[str] = "rollout",
+    method: str | Sequence[str] | None = None,
     layer: int | str | None = None,
     head: int | None = None,
     at: Pixel | Sequence[Pixel] = (),
@@ -200,6 +220,7 @@ def each_explanation(
     beside: Sequence[str | os.PathLike[str] | Predictor] = (),
     fusion: Fusion = "mean",
     discard: float = 0.0,
+    overlay: Overlay | None = None,
     size: int | None = None,
     seed: int = 0,
     skip: Callable[[str, str], None] = lambda image, reason: None,
@@ -211,7 +232,9 @@ def each_explanation(
         skip: Is told of each image that can't be read, and why.
         progress: Wraps the images, to show how far the work is.
     """
-    methods = check_methods([method] if isinstance(method, str) else method, [*METHODS, OVER_MANY])
+    if not method and (layer is not None or at or fusion != "mean" or discard):
+        method = "rollout"  # which these are about
+    methods = check_methods([method] if isinstance(method, str) else method or (), [*METHODS, OVER_MANY])
     predictor = load_module(source, seed)
     named = [classes] if isinstance(classes, (str, int)) else classes
     options = Options(
@@ -222,7 +245,10 @@ def each_explanation(
         fusion,
         discard,
         tuple(load_module(other, seed) for other in beside),
+        overlay,
     )
+    if overlay not in (None, "smooth", "cells"):
+        raise ValueError(f"overlay={overlay!r} is not known; use smooth or cells.")
     pixels = to_pixels(at) if at else []
     if OVER_MANY in methods and len(pixels) > 1:
         raise ValueError(f"{OVER_MANY} shows the attention of one position; give --at once.")
@@ -230,14 +256,18 @@ def each_explanation(
     given = gathered if isinstance(gathered, Split) else GivenImages(list(gathered))
     read = 0
     single = [name for name in methods if name != OVER_MANY]
-    for name, view in read_views(predictor, given, progress(range(len(given))) if single else (), size, skip):
+    chosen_for_it = not methods
+    indices = progress(range(len(given))) if single or chosen_for_it else ()
+    for name, view in read_views(predictor, given, indices, size, skip):
         read += 1
         asked = replace(options, at=tuple(view.locate(x, y) for x, y in pixels))
         seen = capture(predictor.model, view.normalised(predictor.preprocessing))
-        look = CapturedImage(predictor, view, seen, predicted_targets(predictor, seen.output, view.size))
-        for chosen in single:
+        targets = predicted_targets(predictor, seen.output, view.size)
+        look = CapturedImage(predictor, view, seen, targets, true_class(name, predictor))
+        for chosen in [look.best_method] if chosen_for_it else single:
             maps, arrays, draw = METHODS[chosen](look, asked)
-            yield Explanation(chosen, predictor.name, name, look.prediction, maps, arrays, draw)
+            truth = None if look.truth is None else predictor.class_name(look.truth)
+            yield Explanation(chosen, predictor.name, name, look.prediction, truth, maps, arrays, draw)
     if OVER_MANY in methods:
         again = skip if not single else lambda image, reason: None  # was told already
         views = read_views(predictor, given, progress(range(len(given))), size, again)
@@ -247,6 +277,12 @@ def each_explanation(
             yield explain_grids(predictor, first[1], (view for _, view in views), pixels)
     if not read:
         raise ValueError(f"No image can be read: {len(given):,} of {len(given):,} are unreadable.")
+
+
+def true_class(image: str, predictor: Predictor) -> int | None:
+    """The class whose name the folder of an image has; None if there is no such class."""
+    folder = Path(image).parent.name
+    return predictor.classes.index(folder) if predictor.weights == "trained" and folder in predictor.classes else None
 
 
 def check_methods(given: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -287,16 +323,35 @@ class Options:
     fusion: Fusion = "mean"
     discard: float = 0.0
     beside: tuple[Predictor, ...] = ()
+    overlay: Overlay | None = None
 
 
 @dataclass(frozen=True)
 class CapturedImage:
-    """A model's look at one image: what it was shown, what its layers were given, what it predicts."""
+    """A model's look at one image: what it was shown, what its layers were given, what it predicts, what is true."""
 
     predictor: Predictor
     view: ImageView
     seen: Capture
     targets: Targets
+    truth: int | None = None
+
+    @property
+    def best_method(self) -> str:
+        """The method whose maps scored best for what the model predicts, if its layers say what it needs."""
+        if self.targets.masks is not None:
+            return "dense-rollout" if self.targets.numbers else "rollout"
+        told = all(layer.exit is not None for layer in self.seen.layers if layer.recompute is not None)
+        return "grad-rollout" if self.targets.numbers and told else "rollout"
+
+    def likely(self, asked: Sequence[int]) -> list[tuple[int, float]]:
+        """The classes that are asked about with their probability; none asked: those predicted, likely and true."""
+        probabilities = get_task(self.predictor.task).probabilities(self.seen.output[:1].double())[0]
+        ranked = probabilities.argsort(descending=True).tolist()
+        true = [] if self.truth is None else [self.truth]
+        found = [*self.targets.numbers[:BESIDE], *true]
+        shown = list(asked) or list(dict.fromkeys((*found, *ranked)))[: max(BESIDE, len(set(found)))]
+        return [(number, float(probabilities[number])) for number in shown]
 
     @property
     def prediction(self) -> tuple[tuple[str, float], ...]:
@@ -305,9 +360,18 @@ class CapturedImage:
         return tuple((self.predictor.class_name(number), confidence) for number, confidence in named)
 
     @property
+    def headline(self) -> str:
+        """What the model predicts, with its confidence, as a title."""
+        if not self.prediction:
+            return "Prediction: nothing"
+        named = [f"{abbreviate(name, 28)} ({100 * value:.1f} %)" for name, value in self.prediction[:BESIDE]]
+        return f"Prediction: {', '.join(named)}"
+
+    @property
     def words(self) -> dict[str, Any]:
         """What stands above and below a figure: what the model predicts, and a warning."""
-        return {"subtitle": prediction_words(self.predictor.name, self.prediction), "note": self.predictor.note}
+        truth = "" if self.truth is None else f"; true class: {self.predictor.class_name(self.truth)}"
+        return {"subtitle": prediction_words(self.predictor.name, self.prediction) + truth, "note": self.predictor.note}
 
 
 def prediction_words(model: str, prediction: Sequence[tuple[str, float]], most: int = 3) -> str:
@@ -331,8 +395,9 @@ def explain_attention(look: CapturedImage, options: Options) -> Made:
     """Attention of chosen tokens in a layer."""
     found = attention(look.seen, layer=options.layer, at=options.at or None)
     maps = found.maps(options.head)
-    what = "Kernel weights around a token" if found.signed else "Attention of a token to each patch"
-    return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, title=what, **look.words)
+    words: dict[str, Any] = {"smooth": options.overlay == "smooth", **look.words}
+    words["title"] = "Kernel weights around a token" if found.signed else "Attention of a token to each patch"
+    return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, **words)
 
 
 def explain_rollout(look: CapturedImage, options: Options) -> Made:
@@ -340,8 +405,32 @@ def explain_rollout(look: CapturedImage, options: Options) -> Made:
     layer = -1 if options.layer is None else options.layer
     maps = rollout(look.seen, layer=layer, at=options.at or None, fusion=options.fusion, discard=options.discard)
     end = "a token" if options.at else "the head" if options.layer is None else f"layer {options.layer}"
-    title = f"Attention roll-out to {end}"
-    return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, title=title, **look.words)
+    words: dict[str, Any] = {"smooth": options.overlay != "cells", **look.words}
+    words["title"] = f"Attention roll-out to {end}"
+    return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, **words)
+
+
+def explain_grad_rollout(look: CapturedImage, options: Options) -> Made:
+    """Which patches speak for each of a few classes: predicted, likely, true, or asked for."""
+    predictor, targets = look.predictor, look.targets
+    first = None
+    if targets.masks is None:
+        shown = look.likely(options.classes)
+        named = [(predictor.class_name(number), confidence) for number, confidence in shown]
+        maps = grad_rollout(look.seen, classes=[number for number, _ in shown], names=titles_of(named))
+    else:
+        found = predicted_targets(predictor, look.seen.output, look.view.size, only=options.classes or None)
+        first, named = prediction_panel(look, found), list(zip(names_in(look, found), found.confidences, strict=True))
+        maps = grad_rollout(look.seen, classes=found.numbers, masks=found.masks[None], names=titles_of(named))  # type: ignore[index]
+    known = "" if look.truth is None else f"True class: {predictor.class_name(look.truth)}. "
+    words = {"title": look.headline, "subtitle": f"{known}Model: {predictor.name}", "note": predictor.note}
+    smooth = options.overlay != "cells"
+    return maps, maps.arrays(), lambda: draw_classes(maps, look.view.image, first=first, smooth=smooth, **words)
+
+
+def titles_of(named: Sequence[tuple[str, float]]) -> list[str]:
+    """Classes with their confidence, above their maps."""
+    return [f"{abbreviate(name, 24)}, {100 * confidence:.0f} %" for name, confidence in named]
 
 
 def explain_dense(look: CapturedImage, options: Options) -> Made:
@@ -372,10 +461,7 @@ def dense_row(look: CapturedImage, options: Options) -> DenseRow:
             f"{predictor.name} classifies images, and dense roll-out needs masks or boxes that a model predicts; give "
             "the run of a segmenter or detector."
         )
-    if not found.numbers:
-        asked = "any class" if not options.classes else ", ".join(map(predictor.class_name, options.classes))
-        raise ValueError(f"{predictor.name} does not find {asked} in this image, so there is no map to make.")
-    names = [predictor.class_name(number) for number in found.numbers]
+    names = names_in(look, found, options.classes)
     made = dense_rollout(
         look.seen,
         masks=found.masks[None],
@@ -384,11 +470,34 @@ def dense_row(look: CapturedImage, options: Options) -> DenseRow:
         fusion=options.fusion,
         discard=options.discard,
     )
-    ground = predictor.classes.index(BACKGROUND) if BACKGROUND in predictor.classes else None
-    labels = found.labels if found.labels is None else np.where(found.labels == ground, -1, found.labels)
-    prediction = Panel("prediction", view.image, view.size, labels=labels, boxes=found.boxes)
+    ground = background_of(predictor)
     legend = tuple(pair for pair in zip(names, found.numbers, strict=True) if pair[1] != ground)
-    return DenseRow(predictor.name, view.image, prediction, legend, made, found.confidences)
+    return DenseRow(predictor.name, view.image, prediction_panel(look, found), legend, made, found.confidences)
+
+
+def names_in(look: CapturedImage, found: Targets, asked: Sequence[int] = ()) -> list[str]:
+    """Names of the classes that a dense model found.
+
+    Raises:
+        ValueError: It found none.
+    """
+    named = look.predictor.class_name
+    if not found.numbers:
+        wanted = ", ".join(map(named, asked)) if asked else "any class"
+        raise ValueError(f"{look.predictor.name} does not find {wanted} in this image, so there is no map to make.")
+    return [named(number) for number in found.numbers]
+
+
+def background_of(predictor: Predictor) -> int | None:
+    """Number of the class that is nothing, where there is one."""
+    return predictor.classes.index(BACKGROUND) if BACKGROUND in predictor.classes else None
+
+
+def prediction_panel(look: CapturedImage, found: Targets) -> Panel:
+    """The masks or boxes that a dense model predicts."""
+    labels = found.labels
+    labels = labels if labels is None else np.where(labels == background_of(look.predictor), -1, labels)
+    return Panel("prediction", look.view.image, look.view.size, labels=labels, boxes=found.boxes)
 
 
 def explain_global_tokens(look: CapturedImage, options: Options) -> Made:
@@ -432,7 +541,8 @@ def explain_grad_cam(look: CapturedImage, options: Options) -> Made:
     """Grad-CAM."""
     maps = grad_cam(look.predictor.model, look.seen.images, classes=options.classes[:1] or None, layer=options.layer)
     title = f"Grad-CAM for {look.predictor.class_name(int(maps.raw['classes'][0]))}"
-    return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, title=title, **look.words)
+    words: dict[str, Any] = {"title": title, "smooth": options.overlay != "cells", **look.words}
+    return maps, maps.arrays(), lambda: draw_maps(maps, look.view.image, **words)
 
 
 def explain_grids(
@@ -452,10 +562,11 @@ def explain_grids(
     def draw() -> "Figure":
         return draw_grids(found, model=predictor.name, note=predictor.note)
 
-    return Explanation(OVER_MANY, predictor.name, images, (), found, found.arrays(), draw)
+    return Explanation(OVER_MANY, predictor.name, images, (), None, found, found.arrays(), draw)
 
 
 METHODS: dict[str, Callable[[CapturedImage, Options], Made]] = {
+    "grad-rollout": explain_grad_rollout,
     "attention": explain_attention,
     "rollout": explain_rollout,
     "dense-rollout": explain_dense,

@@ -1,15 +1,18 @@
 """From spec to model: a backbone as a pyramid, and a head on its maps."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from timm.models import group_parameters
 from torch import Tensor, nn
 
 from .base import HeadModule
 from .image_list import ImageList
-from .pyramid import Levels, Pyramid, Task, make_pyramid
+from .pyramid import Levels, Pyramid, Task, make_pyramid, round_stride
+from .segmentation import unit
 from .spec import DenseSpec
 
 
@@ -47,8 +50,10 @@ class DenseModel(nn.Module):
         self.task: Task = spec.task
         self.num_classes = num_classes
         self.masks = masks and spec.head.finds_masks
-        self.pyramid: Pyramid = make_pyramid(spec.backbone, spec.task, spec.head.strides)
-        levels = Levels(self.pyramid.channels, self.pyramid.strides)
+        self.pyramid: Pyramid = make_pyramid(spec.backbone, spec.task, spec.head.strides, spec.layers)
+        first, *others = self.pyramid.channels
+        self.detail = DetailStem(spec.detail, round_stride(self.pyramid.strides[0])) if spec.detail else None
+        levels = Levels((first + spec.detail, *others), self.pyramid.strides)
         self.head: HeadModule = spec.head.build(levels, num_classes, self.masks)
 
     def forward(
@@ -76,15 +81,25 @@ class DenseModel(nn.Module):
         image_list = ImageList.of(images, sizes, self.pyramid.multiple)
         if self.training and targets is None:
             raise ValueError("A model in training mode needs targets; call eval() to predict.")
-        prediction = self.head(self.pyramid(image_list.images), image_list, targets if self.training else None)
+        prediction = self.head(self.maps(image_list.images), image_list, targets if self.training else None)
         return prediction[..., :height, :width] if isinstance(prediction, Tensor) else prediction
+
+    def maps(self, images: Tensor) -> list[Tensor]:
+        """What the head is given for images `[B, 3, H, W]` whose sides the strides divide, fine to coarse."""
+        first, *others = self.pyramid(images)
+        if self.detail is not None:
+            detail = self.detail(images)
+            if self.pyramid.strides[0] != round_stride(self.pyramid.strides[0]):  # patches of 14 pixels
+                detail = F.interpolate(detail, first.shape[-2:], mode="bilinear", align_corners=False)
+            first = torch.cat((first, detail), dim=1)
+        return [first, *others]
 
     def export_outputs(self, images: Tensor) -> dict[str, Tensor]:
         """What an exported graph gives for images `[B, 3, H, W]` of one size that are not padded, by name."""
         height, width = images.shape[-2:]
         step = self.pyramid.multiple
         tall, wide = ((side + step - 1) // step * step for side in (height, width))
-        maps = self.pyramid(F.pad(images, (0, wide - width, 0, tall - height)))
+        maps = self.maps(F.pad(images, (0, wide - width, 0, tall - height)))
         return self.head.export_outputs(maps, (tall, wide), (height, width))
 
     def postprocessing(self) -> dict[str, Any]:
@@ -126,3 +141,26 @@ class DenseModel(nn.Module):
         if isinstance(wrapped, nn.Module):
             return wrapped, "pyramid.backbone.model."
         return backbone, "pyramid.backbone."
+
+
+class DetailStem(nn.Sequential):
+    """Convolutions on the image: one with stride 2 for each halving, up to the width, and one more.
+
+    Args:
+        width: Channels of the map that comes out.
+        stride: Its stride, a power of two.
+
+    Example:
+        >>> DetailStem(32, 4)(torch.zeros(1, 3, 64, 96)).shape
+        torch.Size([1, 32, 16, 24])
+    """
+
+    def __init__(self, width: int, stride: int):
+        halvings = stride.bit_length() - 1
+        widths = [
+            3,
+            *(max(width >> (halvings - step), 8) for step in range(1, halvings)),
+            *([width] * min(halvings, 1)),
+        ]
+        convs = [conv for given, out in pairwise(widths) for conv in unit(given, out, 3, stride=2)]
+        super().__init__(*convs, *unit(widths[-1], width, 3))

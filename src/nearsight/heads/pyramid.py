@@ -80,7 +80,10 @@ class Pyramid(nn.Module):
 
 
 def make_pyramid(
-    backbone: BackboneSpec | TimmBackbone, task: Task = "detect", strides: Sequence[int] | None = (4, 8, 16, 32)
+    backbone: BackboneSpec | TimmBackbone,
+    task: Task = "detect",
+    strides: Sequence[int] | None = (4, 8, 16, 32),
+    layers: int = 1,
 ) -> Pyramid:
     """A backbone as a pyramid.
 
@@ -92,6 +95,8 @@ def make_pyramid(
         backbone: The backbone.
         task: `detect` or `segment`: LIT's release norms the first stage in segmentation only.
         strides: Which maps are asked for, as powers of two; None for the last one alone, as it is.
+        layers: Of a backbone of a single stride, so many of its blocks, evenly spaced up to the last one, are spread:
+            early ones, which still know the patch, to fine maps, late ones to coarse maps.
 
     Example:
         >>> from nearsight.models import MODELS
@@ -102,10 +107,28 @@ def make_pyramid(
         (8, 16, 32)
     """
     if isinstance(backbone, TimmBackbone):
-        return TimmPyramid(backbone, strides)
+        return TimmPyramid(backbone, strides, layers)
     if len(backbone.stages) > 1 and (strides is None or set(strides) & set(map(round_stride, backbone.strides))):
         return StagePyramid(backbone, task, strides)
-    return SpreadPyramid(backbone, strides)
+    return SpreadPyramid(backbone, strides, layers)
+
+
+def has_one_stride(backbone: BackboneSpec | TimmBackbone) -> bool:
+    """Whether a backbone has one map, which has to be spread for a pyramid.
+
+    Example:
+        >>> from nearsight.models import MODELS
+        >>> has_one_stride(MODELS["deit_tiny"]), has_one_stride(TimmBackbone("resnet18"))
+        (True, False)
+    """
+    return len(set(strides_of(backbone))) == 1
+
+
+def strides_of(backbone: BackboneSpec | TimmBackbone) -> tuple[float, ...]:
+    """Pixels between neighbouring positions of each map that a backbone has of its own."""
+    if isinstance(backbone, BackboneSpec):
+        return tuple(backbone.strides)
+    return tuple(row["reduction"] for row in features_of(backbone, "meta").feature_info)
 
 
 class StagePyramid(FeaturePyramid, Pyramid):
@@ -120,25 +143,32 @@ class StagePyramid(FeaturePyramid, Pyramid):
 
 
 class SpreadPyramid(Pyramid):
-    """One map of a backbone of ours, spread to several strides."""
+    """One map of a backbone of ours, or those behind several of its blocks, spread to several strides."""
 
-    def __init__(self, spec: BackboneSpec, strides: Sequence[int] | None):
+    def __init__(self, spec: BackboneSpec, strides: Sequence[int] | None, layers: int = 1):
         super().__init__()
         self.backbone = Backbone(spec, num_classes=0)
-        self.backbone.prune_intermediate_layers([len(self.backbone.feature_info) - 1], prune_norm=False)
-        self.spread = SimplePyramid(spec.stages[-1].dim, spec.strides[-1], strides)
+        self.spread = SimplePyramid(spec.stages[-1].dim, spec.strides[-1], strides, layers)
+        self.blocks = spaced(len(self.backbone.feature_info), self.spread.layers)
+        # Behind several blocks each map has a norm of its own, and the last one of the backbone has no use.
+        self.backbone.prune_intermediate_layers([self.blocks[-1]], prune_norm=len(self.blocks) > 1)
+        self.norms = nn.ModuleList(LayerNorm2d(spec.stages[-1].dim) for _ in self.blocks if len(self.blocks) > 1)
         self.channels, self.strides = self.spread.channels, self.spread.strides
         self.multiple = math.ceil(max(*self.strides, spec.strides[-1]))
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        last = self.backbone.forward_intermediates(images, indices=1, norm=True, intermediates_only=True)[0]
-        return self.spread(last)
+        maps: list[Tensor] = self.backbone.forward_intermediates(
+            images, indices=self.blocks, norm=not self.norms, intermediates_only=True
+        )
+        if self.norms:
+            maps = [norm(level) for norm, level in zip(self.norms, maps, strict=True)]
+        return self.spread(maps)
 
 
 class TimmPyramid(Pyramid):
     """The maps of a backbone of timm; those of a plain transformer are spread."""
 
-    def __init__(self, backbone: TimmBackbone, strides: Sequence[int] | None):
+    def __init__(self, backbone: TimmBackbone, strides: Sequence[int] | None, layers: int = 1):
         super().__init__()
         info = list(features_of(backbone, "meta").feature_info)
         found = Levels(tuple(row["num_chs"] for row in info), tuple(row["reduction"] for row in info))
@@ -147,11 +177,15 @@ class TimmPyramid(Pyramid):
         stepped = len(set(found.round_strides)) == len(found.round_strides) > 1 and bool(kept)
         if not stepped or strides is None:
             kept = [len(info) - 1]
+        self.spread = None if stepped else SimplePyramid(found.channels[-1], found.strides[-1], strides, layers)
+        if self.spread is not None:
+            kept = spaced(len(info), self.spread.layers)
         self.backbone = features_of(backbone, out_indices=[indices[index] for index in kept])
         self.channels_last = getattr(self.backbone, "output_fmt", "NCHW") == "NHWC"
         # timm leaves out the last norm, without which tokens grow from block to block.
         self.norm = nn.Identity() if stepped else LayerNorm2d(found.channels[-1])
-        self.spread = None if stepped else SimplePyramid(found.channels[-1], found.strides[-1], strides)
+        early = 0 if self.spread is None else len(kept) - 1
+        self.norms = nn.ModuleList(LayerNorm2d(found.channels[-1]) for _ in range(early))
         own = Levels(tuple(found.channels[p] for p in kept), tuple(found.strides[p] for p in kept))
         self.channels, self.strides = (self.spread or own).channels, (self.spread or own).strides
         self.multiple = math.ceil(max(*self.strides, *own.strides))
@@ -160,7 +194,9 @@ class TimmPyramid(Pyramid):
         maps = list(self.backbone(images))
         if self.channels_last:
             maps = [level.permute(0, 3, 1, 2) for level in maps]
-        return self.spread(self.norm(maps[-1])) if self.spread else maps
+        if self.spread is None:
+            return maps
+        return self.spread([norm(level) for norm, level in zip((*self.norms, self.norm), maps, strict=True)])
 
 
 def features_of(backbone: TimmBackbone, device: str | None = None, **settings: Any) -> Any:
@@ -183,15 +219,19 @@ def features_of(backbone: TimmBackbone, device: str | None = None, **settings: A
 
 
 class SimplePyramid(nn.Module):
-    """One map at several strides, by transposed convolutions and pooling (as in ViTDet's simple feature pyramid).
+    """Maps of one stride at several, by transposed convolutions and pooling (as in ViTDet's simple feature pyramid).
 
     Args:
-        channels: Width of the map; it is halved with each step to a finer one.
-        stride: Its stride.
-        strides: Strides asked for, as powers of two; None for the map itself.
+        channels: Width of the maps; it is halved with each step to a finer one.
+        stride: Their stride.
+        strides: Strides asked for, as powers of two; None for the stride itself.
+        layers: How many maps there are, from early to late blocks; not more are taken than strides are asked for.
+
+    Attributes:
+        layers: How many maps `forward` takes.
     """
 
-    def __init__(self, channels: int, stride: float, strides: Sequence[int] | None):
+    def __init__(self, channels: int, stride: float, strides: Sequence[int] | None, layers: int = 1):
         super().__init__()
         own = round_stride(stride)
         wanted = [own] if strides is None else [s for s in strides if s <= max(COARSEST, own)] or [min(strides)]
@@ -199,10 +239,23 @@ class SimplePyramid(nn.Module):
         self.scales = nn.ModuleList(nn.Sequential(*doublings(channels, -step)) for step in self.steps)
         self.channels = tuple(max(channels >> max(-step, 0), 1) for step in self.steps)
         self.strides = tuple(stride * 2.0**step for step in self.steps)
+        self.layers = min(layers, len(wanted))
+        self.sources = spaced(self.layers, len(wanted)) if self.layers > 1 else [0] * len(wanted)
 
-    def forward(self, level: Tensor) -> list[Tensor]:
-        maps = zip(self.scales, self.steps, strict=True)
-        return [scale(level) if step <= 0 else F.max_pool2d(level, 2**step) for scale, step in maps]
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        """Maps `[B, C, h, w]`, from early to late blocks, to maps at the strides, fine to coarse."""
+        levels = zip(self.scales, self.steps, self.sources, strict=True)
+        return [scale(maps[n]) if step <= 0 else F.max_pool2d(maps[n], 2**step) for scale, step, n in levels]
+
+
+def spaced(count: int, taken: int) -> list[int]:
+    """Numbers of evenly spaced ones of `count`, the last one among them.
+
+    Example:
+        >>> spaced(12, 4), spaced(12, 1), spaced(2, 4)
+        ([2, 5, 8, 11], [11], [0, 0, 1, 1])
+    """
+    return [math.ceil((number + 1) * count / taken) - 1 for number in range(taken)]
 
 
 def doublings(channels: int, steps: int) -> Iterator[nn.Module]:

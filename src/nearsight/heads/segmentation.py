@@ -88,9 +88,14 @@ class LinearHead(DenseHead):
 
 
 class Segmenter(HeadModule):
-    """Base of the segmenters: `classify` gives logits at a stride of its own."""
+    """Base of the segmenters: `classify` gives logits at a stride of its own.
+
+    Attributes:
+        class_weights: Weight of each class in the loss `[num_classes]`; None where all are alike. A training sets it.
+    """
 
     num_classes: int
+    class_weights: Tensor | None = None
 
     def classify(self, maps: list[Tensor]) -> Tensor:
         """The backbone's maps to logits `[B, num_classes, h, w]`."""
@@ -100,7 +105,8 @@ class Segmenter(HeadModule):
         logits = enlarge(self.classify(maps), image_list.shape)
         if targets is None:
             return logits
-        return {"pixels": pixel_loss(logits, stack_maps(targets, image_list, self.num_classes))}
+        wanted = stack_maps(targets, image_list, self.num_classes)
+        return {"pixels": pixel_loss(logits, wanted, self.class_weights)}
 
     def export_outputs(self, maps: list[Tensor], padded: tuple[int, int], size: tuple[int, int]) -> dict[str, Tensor]:
         """Logits of every pixel `[B, num_classes, H, W]`."""
@@ -177,7 +183,7 @@ class UperNetModule(Segmenter):
             return prediction
         auxiliary = enlarge(self.helper(maps[max(len(maps) - 2, 0)]), image_list.shape)
         wanted = stack_maps(targets, image_list, self.num_classes)
-        return prediction | {"helper": self.helper_weight * pixel_loss(auxiliary, wanted)}
+        return prediction | {"helper": self.helper_weight * pixel_loss(auxiliary, wanted, self.class_weights)}
 
 
 class LinearModule(Segmenter):
@@ -228,9 +234,9 @@ class PatientBatchNorm2d(nn.BatchNorm2d):
         return super().forward(input)
 
 
-def unit(in_channels: int, channels: int, kernel: int) -> Iterator[nn.Module]:
+def unit(in_channels: int, channels: int, kernel: int, stride: int = 1) -> Iterator[nn.Module]:
     """Convolution, batch norm, ReLU."""
-    yield nn.Conv2d(in_channels, channels, kernel, padding=kernel // 2, bias=False)
+    yield nn.Conv2d(in_channels, channels, kernel, stride=stride, padding=kernel // 2, bias=False)
     yield PatientBatchNorm2d(channels)
     yield nn.ReLU()
 
@@ -246,12 +252,12 @@ def enlarge(level: Tensor, size: Sequence[int]) -> Tensor:
     return F.interpolate(level, size=tuple(size), mode="bilinear", align_corners=False)
 
 
-def pixel_loss(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Mean cross-entropy over the pixels that count; 0 if none does.
+def pixel_loss(logits: Tensor, wanted: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Mean cross-entropy over the pixels that count, times the weights of their classes; 0 if none does.
 
     Example:
         >>> pixel_loss(torch.zeros(1, 4, 2, 2), torch.full((1, 2, 2), 255)).item()
         0.0
     """
-    total = F.cross_entropy(logits.float(), wanted, ignore_index=IGNORE_INDEX, reduction="sum")
+    total = F.cross_entropy(logits.float(), wanted, weights, ignore_index=IGNORE_INDEX, reduction="sum")
     return total / (wanted != IGNORE_INDEX).sum().clamp(min=1)

@@ -1,12 +1,12 @@
 """A detector or segmenter as a value: a backbone and a head, and how that value is written to and read from JSON."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from ..models.spec import BackboneSpec
 from ..models.spec import from_json as read_value
 from ..models.spec import to_json as to_json
-from ..parts.ranges import check_fields
+from ..parts.ranges import Depth, Range, check_fields
 from ..parts.slots import REGISTERED
 from .base import DenseHead
 from .detr import Detr
@@ -24,6 +24,10 @@ class DenseSpec:
         backbone: A backbone of ours or of timm. `img_size` of ours is the size that positions and windows are made
             for; other sizes can be fed.
         head: What stands behind it, and so the task.
+        layers: Of a backbone of one stride, blocks whose maps are spread to the strides of the head, evenly spaced up
+            to the last one; see `make_pyramid`.
+        detail: Channels of a few convolutions on the image itself that join the finest map, for what is thinner than
+            the patches of the backbone; 0 for none.
 
     Example:
         >>> from nearsight.models import MODELS
@@ -34,6 +38,8 @@ class DenseSpec:
 
     backbone: BackboneSpec | TimmBackbone
     head: DenseHead
+    layers: Depth = 1
+    detail: Annotated[int, Range(0, 1024)] = 0
 
     @property
     def task(self) -> Task:

@@ -3,7 +3,9 @@
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,13 +16,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..lattice import Grid, image, sequence
-from ..memory import free_bytes
 from ..ops.chunks import in_chunks
-from ..parts.norm import fold_norm, make_norm
+from ..parts.layers import fold_norm, make_norm
 from ..parts.ranges import Channels, Classes, Pixels, Rate, check_fields
-from ..parts.sequence_pool import SequencePool
 from ..parts.slots import EmbedModule, Site, TokenModule, declared
 from .fold import fold
+from .pooling import SequencePool
 from .resize import adopt_size
 from .spec import BackboneSpec, Layer, Stage, iter_parts
 
@@ -572,3 +573,19 @@ class FeaturePyramid(nn.Module):
             height, width = maps[level].shape[2:]
             maps[level] = image(norm(sequence(maps[level])), Grid(height, width))
         return maps
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that can still be had, as far as the system tells: of the machine, or of what contains this process."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type != "cpu":
+        return None
+    free = []
+    with suppress(OSError, ValueError, StopIteration):
+        rows = Path("/proc/meminfo").read_text().splitlines()
+        free.append(next(int(row.split()[1]) for row in rows if row.startswith("MemAvailable")) * 1024)
+    with suppress(OSError, ValueError):  # "max" where a container has no limit
+        group = Path("/sys/fs/cgroup")
+        free.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return min(free, default=None)

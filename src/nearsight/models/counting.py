@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, shape_wrapper
 
-from ..ops.flops import macs_hook
+from ..ops.execution import macs_hook
 
 
 class Cost(NamedTuple):

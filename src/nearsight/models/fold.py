@@ -8,7 +8,7 @@ from timm.layers import DropPath
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..parts.norm import fold_norm
+from ..parts.layers import fold_norm
 
 Model = TypeVar("Model", bound=nn.Module)
 

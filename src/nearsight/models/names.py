@@ -10,6 +10,8 @@ from ..parts import (
     ConvStem,
     ConvTokenizer,
     DeformableMerge,
+    DenseFfn,
+    DenseStem,
     DepthWise,
     DepthwiseThen,
     GatherBroadcast,
@@ -21,6 +23,7 @@ from ..parts import (
     LocalMlp,
     Mlp,
     Patchify,
+    PoolMerge,
     ResidualMerge,
     ShiftedPatches,
     Sinusoid,
@@ -79,12 +82,14 @@ PARTS: dict[str, dict[str, Callable[[Context], Any]]] = {
         "localvit": lambda c: LocalityFfn(gamma=c.ratio),
         "bigate": lambda c: BiGate(ratio=c.ratio),
         "depthwise_mlp": lambda c: DepthwiseThen(then=Mlp(ratio=c.ratio)),
+        "dense": lambda c: DenseFfn(),
     },
     "merge": {
         "concat": lambda c: ConcatMerge(),
         "conv": lambda c: ConvMerge(),
         "residual": lambda c: ResidualMerge(),
         "deformable": lambda c: DeformableMerge(),
+        "pool": lambda c: PoolMerge(),
     },
 }
 LOCAL: dict[str, dict[str, Callable[[Any], Any]]] = {  # what `localize` takes by name
@@ -105,6 +110,7 @@ POSITIONS: dict[str, Callable[[Stage], Any]] = {
 EMBEDS: dict[str, Callable[[Embed], Embed]] = {
     "patchify": lambda old: old if isinstance(old, Patchify) else Patchify(patch=old.stride, norm=True),
     "conv_stem": lambda old: ConvStem(patch=old.stride),
+    "dense_stem": lambda old: DenseStem(patch=old.stride),
     "conv_tokenizer": lambda old: ConvTokenizer(patch=old.stride),
     "shifted_patches": lambda old: ShiftedPatches(patch=old.stride),
     "t2t": lambda old: TokensToToken(patch=old.stride),

@@ -1,37 +1,29 @@
-"""A family of our own: the parts of the five papers in one model. The filling is provisional.
+"""A family of our own: parts of the five papers in one model, by what learns most from few images in a given time.
 
-No search has been run for it yet. It follows from reasoning over docs/results: LightViT's stem made the largest step at
-equal arithmetic, LocalViT's feed-forward part is worth most where maps are large, early attention costs time and gives
-little (LIT), and attention fed by LIFE stands in the last stages, where maps are small (in `near_micro` by a linear
-layer: it has no time for more); the head reads by sequence pooling. `near_nano` takes no more time than
-`localvit_nano`, `near_micro` no more than timm's `test_resnet`, for one image and for 32 of 32 pixels; whether they
-learn better is not known. So these specs are not registered, have no page of results, and will change when
-`nearsight search` has run:
-
-    >>> from nearsight import create_model
-    >>> create_model(spec=SPECS["near_nano"], num_classes=10).img_size
-    (32, 32)
+An overlapping stem and overlapping merges (LightViT), no attention where maps are large (LIT), feed-forward parts that
+convolve (LocalViT; dense convolutions in place of depth-wise ones, which learn faster at the same latency), and in the
+last stage, where a map has few positions, attention fed by LIFE with LocalViT's own feed-forward part.
+docs/papers/near.md tells what each slot is worth.
 """
 
-from ..parts import ConvMerge, ConvStem, Global, Life, LinearQkv, LocalityFfn
-from ..parts.slots import Qkv
+from ..parts import DenseFfn, DenseStem, Global, Life, LinearQkv, LocalityFfn, PoolMerge
+from .registry import register
 from .spec import BackboneSpec, Stage
 
-HEAD = 16  # channels of a head
-LIFE = Life()
+HEAD = 32  # channels of a head
 
 
 def near(
     widths: tuple[int, ...],
     depths: tuple[int, ...],
     *,
-    gamma: float,
-    attending: int,
-    patch: int,
-    img_size: int,
-    qkv: Qkv = LIFE,
+    inner: int,
+    attending: int = 1,
+    patch: int = 2,
+    img_size: int = 32,
+    drop_path: float = 0.0,
 ) -> BackboneSpec:
-    """A model of this family; the last `attending` stages attend, those before have their feed-forward parts alone."""
+    """A model of this family; the last `attending` stages attend, those before have dense convolutions alone."""
     stages = []
     for index, (dim, depth) in enumerate(zip(widths, depths, strict=True)):
         attends = index >= len(widths) - attending
@@ -40,17 +32,20 @@ def near(
                 dim,
                 depth,
                 Global(heads=dim // HEAD) if attends else None,
-                LocalityFfn(gamma=gamma),
-                qkv if attends else LinearQkv(),
-                ConvMerge() if index else None,
+                LocalityFfn(gamma=2, channel_attention=None) if attends else DenseFfn(),
+                Life() if attends else LinearQkv(),
+                PoolMerge() if index else None,
             )
         )
-    return BackboneSpec(ConvStem(patch=patch), tuple(stages), "near", pool="sequence", img_size=img_size)
+    stem = DenseStem(patch=patch, inner=(inner,))
+    return BackboneSpec(stem, tuple(stages), "near", pool="mean", img_size=img_size, drop_path=drop_path)
 
 
 SPECS = {
-    "near_micro": near((32, 96), (1, 1), gamma=2, attending=1, patch=2, img_size=32, qkv=LinearQkv()),
-    "near_nano": near((48, 96, 192), (1, 2, 2), gamma=3, attending=1, patch=2, img_size=32),
-    "near_tiny": near((48, 96, 192, 384), (1, 2, 4, 2), gamma=3, attending=2, patch=4, img_size=224),
-    "near_small": near((64, 128, 256, 512), (2, 2, 6, 2), gamma=4, attending=2, patch=4, img_size=224),
+    "near_micro": near((32, 64, 96), (1, 1, 1), inner=16),
+    "near_nano": near((64, 128, 192), (1, 1, 1), inner=32),
+    "near_tiny": near((64, 128, 256, 384), (1, 1, 2, 1), inner=32, attending=2, patch=4, img_size=224, drop_path=0.05),
+    "near_small": near((96, 192, 384, 512), (1, 2, 4, 2), inner=48, attending=2, patch=4, img_size=224, drop_path=0.1),
 }
+
+register(__name__, SPECS)

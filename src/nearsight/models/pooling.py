@@ -1,4 +1,5 @@
-"""What of a backbone a classifier looks at: the class token, the mean of the patches, or both side by side.
+"""What of a backbone a classifier looks at: the class token, the mean of the patches, both side by side, or all tokens
+as much as they matter (`SequencePool`; Compact Transformers, Hassani et al., 2021).
 
 Models of timm and ours have one way built in. `set_pooling` gives a model with a class token another one, as a head
 that pools for itself; nothing else of the model changes, and all that works with it goes on working.
@@ -96,3 +97,28 @@ def set_pooling(model: nn.Module, pooling: str | None) -> nn.Module:
     found.global_pool = ""  # the head gets all tokens
     found.head = PooledHead(found.num_features, found.num_classes, pooling, found.num_prefix_tokens).to(like)
     return model
+
+
+class SequencePool(nn.Module):
+    """`softmax(score(x))^T x` over the tokens.
+
+    The score has no bias, unlike the release's: softmax cancels it, so that it would never learn.
+
+    Args:
+        dim: Width of a token.
+
+    Example:
+        >>> SequencePool(8)(torch.randn(2, 17, 8)).shape
+        torch.Size([2, 8])
+    """
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.score = nn.Linear(dim, 1, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return (self.weights(tokens).transpose(1, 2) @ tokens).squeeze(1)  # [B, C]
+
+    def weights(self, tokens: Tensor) -> Tensor:
+        """How much of each token `[B, N, C]` is read: `[B, N, 1]`, which sum to one."""
+        return self.score(tokens).softmax(dim=1)

@@ -68,6 +68,10 @@ def create_from_spec(name: str, spec: BackboneSpec, pretrained: bool = False, **
     """Build a spec through timm, so that `features_only`, `pretrained_cfg` and the like work."""
     options = {key: kwargs.pop(key) for key in list(kwargs) if key not in (*OF_BACKBONE, *OF_TIMM)}
     spec = apply_options(name, spec, {key: value for key, value in options.items() if value is not None})
+    known = kwargs.get("pretrained_cfg")  # of a shared model, which says how many classes it has
+    held = known.get("num_classes") if isinstance(known, dict) else getattr(known, "num_classes", None)
+    if held is not None and kwargs.get("num_classes") is None:
+        kwargs["num_classes"] = held
     given = {key: kwargs[key] for key in CHECKED if kwargs.get(key) is not None}
     settings = settings_of(spec, **given)
     overlay = describe(spec, settings.img_size, settings.in_chans) | {"num_classes": settings.num_classes}

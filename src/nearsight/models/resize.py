@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ..ops.resize import resize_kernel
+from ..lattice import resize_kernel
 from ..parts.slots import PartModule, Resizing
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ..atomic import write_whole
 from ..parts import LinearQkv, Mlp
-from ..parts.norm import Norm
+from ..parts.layers import Norm
 from ..parts.ranges import Aux, Depth, Epsilon, Pixels, Rate, Width, check_fields
 from ..parts.slots import REGISTERED, Embed, Ffn, Inner, Merge, Mixer, Position, Qkv
 

@@ -8,7 +8,7 @@ once, from the map to the windows' heads; the result is written to the map.
 import torch
 from torch import Tensor
 
-from .inplace import may_overwrite
+from .execution import may_overwrite
 
 LOGITS = 1 << 19  # at a time: 2 MiB in float32
 SHORT = 64  # tokens; for longer sequences the fused kernel is as fast

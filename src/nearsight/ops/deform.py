@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.ops import deform_conv2d
 
-from .precision import wide, without_autocast
+from .execution import wide, without_autocast
 
 
 def deformable_2x2(nchw: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -22,8 +22,7 @@ from .bands import (
     weigh_backward,
     without_padding,
 )
-from .flops import report_macs
-from .precision import wide, without_autocast
+from .execution import report_macs, wide, without_autocast
 from .sliding import gather_offsets
 
 

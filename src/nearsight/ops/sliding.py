@@ -25,8 +25,7 @@ from .bands import (
     weigh_backward,
     without_padding,
 )
-from .flops import report_macs
-from .precision import wide
+from .execution import report_macs, wide
 
 __all__ = [
     "gather_offsets",

@@ -1,6 +1,7 @@
 """What fills a slot: frozen values that say what to build, and the modules they build."""
 
 from .attention import Global, SpatialReduction, Window
+from .dense import DenseFfn, DenseStem, PoolMerge
 from .depthwise import DepthWise
 from .embed import ConvStem, Patchify
 from .feedforward import BiGate, DepthwiseThen, LocalityFfn, Mlp, PatchesOnly
@@ -23,6 +24,8 @@ __all__ = [
     "ConvStem",
     "ConvTokenizer",
     "DeformableMerge",
+    "DenseFfn",
+    "DenseStem",
     "DepthWise",
     "DepthwiseThen",
     "GatherBroadcast",
@@ -37,6 +40,7 @@ __all__ = [
     "Patchify",
     "PixelEmbed",
     "PixelTransformer",
+    "PoolMerge",
     "ResidualMerge",
     "ShiftedPatches",
     "Sinusoid",

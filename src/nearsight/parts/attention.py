@@ -1,4 +1,8 @@
-"""Attention as a mixer: global, in (shifted) windows, and with spatially reduced keys."""
+"""Attention as a mixer: global, in (shifted) windows, and with spatially reduced keys.
+
+`Global` and `Window` have locality self-attention (LSA; Lee, Lee, Song, 2021), sharper attention for small data, as two
+options: a learned temperature for each head, and a token that does not attend to itself.
+"""
 
 import math
 from dataclasses import dataclass
@@ -36,9 +40,10 @@ from ..ops.attention_matrix import (
 from ..ops.chunks import by_images
 from ..ops.fold import once_per_grid
 from ..ops.relative import log_spaced_offsets, pairwise_bias, resize_relative_table, shift_mask
-from .locality_attention import Temperature, without_self
 from .ranges import Heads, Side
 from .slots import Mixer, Qkv, Resizing, Site, TokenModule, identity_rows, register
+
+SELF = -1e4  # exp of it is 0 beside any other token, and a token that is alone keeps itself; float16 holds it
 
 
 def split_heads(tokens: Tensor, heads: int) -> Tensor:
@@ -130,10 +135,11 @@ class GlobalModule(TokenModule):
         return without_self(bias, grid.tokens, self.heads, self.proj.weight) if self.mask_self else bias
 
     def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
-        queries, keys, _ = self.qkv(tokens, grid)
+        queries, keys, values = self.qkv(tokens, grid)
         if self.temperature is not None:
             queries = self.temperature(queries)
-        return GlobalMatrix(split_heads(queries, self.heads), split_heads(keys, self.heads), self.bias(grid), grid)
+        queries, keys, values = (split_heads(t, self.heads) for t in (queries, keys, values))
+        return GlobalMatrix(queries, keys, self.bias(grid), grid, values=values)
 
     def resizing(self, old: Any) -> Resizing:
         return {"table": lambda table: resize_relative_table(table, old.map_size, self.map_size)}
@@ -267,15 +273,17 @@ class WindowModule(TokenModule):
         height, width = nhwc.shape[1:3]
         pieces = windows(roll(nhwc, *shift), size)
         inside = self.warmed(*self.qkv(pieces, Grid(size, size)))
-        queries, keys, _ = (split_heads(t, self.heads) for t in inside)
+        queries, keys, values = (split_heads(t, self.heads) for t in inside)
         scale = queries.shape[-1] ** -0.5
         if self.similarity is not None:
             queries, keys = self.similarity.scale(queries, keys)
             scale = 1.0
-        queries, keys = (widened(t).unflatten(0, (len(tokens), -1)) for t in (queries, keys))  # [B, windows, h, ., d]
+        each = (queries, keys, values)
+        queries, keys, values = (widened(t).unflatten(0, (len(tokens), -1)) for t in each)  # [B, windows, h, slots, d]
         mask = self.mask(height, width, shift, tokens.dtype)
         weights = softmax_rows(queries, keys, None if mask is None else mask[None], scale)
-        return WindowMatrix(weights, window_tokens(grid, size, shift, tokens.device), grid, len(tokens))
+        positions = window_tokens(grid, size, shift, tokens.device)
+        return WindowMatrix(weights, positions, grid, len(tokens), values=values)
 
     def resizing(self, old: Any) -> Resizing:
         return {"table": lambda table: resize_relative_table(table, (old.size,) * 2, (self.size,) * 2)}
@@ -358,10 +366,43 @@ class SpatialReductionModule(TokenModule):
         return self.norm(sequence(self.reduce(nhwc.permute(0, 3, 1, 2))))
 
     def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
-        keys = self.kv(with_aux(tokens, self.reduced(tokens, grid), grid)).chunk(2, dim=-1)[0]
+        keys, values = self.kv(with_aux(tokens, self.reduced(tokens, grid), grid)).chunk(2, dim=-1)
         rows, columns = (times_to_cover(side, self.ratio) for side in (grid.height, grid.width))
         covers = cells_of_keys(grid, rows, columns, self.ratio, tokens.device)
-        return ReducedMatrix(split_heads(self.q(tokens), self.heads), split_heads(keys, self.heads), covers, grid)
+        queries, keys, values = (split_heads(t, self.heads) for t in (self.q(tokens), keys, values))
+        return ReducedMatrix(queries, keys, covers, grid, values=values)
 
     def strip_projections(self) -> None:
         identity_rows(self.kv.weight, self.kv.in_features, last=True)
+
+
+class Temperature(nn.Module):
+    """Divides the logits of each head by a learned temperature in place of `sqrt(d)`, by scaling the queries.
+
+    Args:
+        heads: Attention heads.
+        width: Channels of all heads together.
+
+    Example:
+        >>> temperature = Temperature(heads=2, width=32)
+        >>> temperature.values.tolist()
+        [4.0, 4.0]
+        >>> queries = torch.randn(3, 5, 32)
+        >>> bool((temperature(queries) == queries).all())
+        True
+    """
+
+    def __init__(self, heads: int, width: int):
+        super().__init__()
+        self.channels = width // heads
+        self.values = nn.Parameter(torch.full((heads,), self.channels**0.5))
+
+    def forward(self, queries: Tensor) -> Tensor:
+        """Queries `[..., h*d]`, scaled so that `q k / sqrt(d)` becomes `q k / temperature`."""
+        return queries * (self.channels**0.5 / self.values).repeat_interleave(self.channels)
+
+
+def without_self(bias: Tensor | None, tokens: int, heads: int, like: Tensor) -> Tensor:
+    """A bias `[1 or W, h, N, N]`, or none, that also keeps tokens from attending to themselves: `[1 or W, h, N, N]`."""
+    diagonal = SELF * torch.eye(tokens, dtype=like.dtype, device=like.device)
+    return diagonal.expand(1, heads, tokens, tokens) if bias is None else bias + diagonal

@@ -1,5 +1,6 @@
 """Depth-wise convolutions as mixers: static, dynamic, inhomogeneous, and with shared weights (the dwconv paper)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -7,16 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid, crop, holds, image, lattice, pad_to_multiple, sequence
+from ..lattice import Grid, crop, holds, image, lattice, pad_to_multiple, resize_kernel, resize_plane, sequence
 from ..ops.attention_matrix import AttentionMatrix, KernelMatrix
 from ..ops.dynamic import convolve_each
 from ..ops.fold import frozen
 from ..ops.predicted import convolve_predicted
-from ..ops.resize import resize_kernel, resize_plane
 from ..ops.sliding import gather_offsets, same_padding
 from .branches import ParallelBranch
-from .norm import Norm, ScaleShift, fold_norm, make_norm
-from .pointwise import Conv1x1
+from .layers import Conv1x1, Norm, ScaleShift, fold_norm, make_norm
 from .ranges import Reduction, Side, Width
 from .slots import GridSource, Mixer, Qkv, Resizing, Site, TokenModule, register
 
@@ -150,6 +149,9 @@ class DepthWiseModule(TokenModule):
             tokens, wide = nhwc.flatten(1, 2), Grid(nhwc.shape[1], nhwc.shape[2])
         return self.spatial.kernels(F.relu(self.norm_in(self.point_in(tokens))), wide, grid)
 
+    def exit(self) -> nn.Module:
+        return self.norm_mid
+
     def fold_in_place(self) -> None:
         self.norm_in = fold_norm(self.norm_in, behind=self.point_in)
         self.norm_mid = self.spatial.take_in(self.norm_mid)
@@ -174,7 +176,7 @@ class StaticKernel(Spatial):
         return sequence(self.conv(image(tokens, grid)))
 
     def kernels(self, tokens: Tensor, wide: Grid, grid: Grid) -> KernelMatrix:
-        return same_everywhere(self.conv.weight.flatten(1)[None, :, None], self.conv.kernel_size[0], tokens, grid)
+        return same_everywhere(self.conv.weight.flatten(1)[None, :, None], self.conv.kernel_size[0], tokens, wide, grid)
 
 
 def reduced_width(dim: int, reduction: int) -> int:
@@ -225,19 +227,28 @@ class DynamicKernel(Spatial):
 
     def kernels(self, tokens: Tensor, wide: Grid, grid: Grid) -> KernelMatrix:
         weight = self.predicted(tokens).view(len(tokens), tokens.shape[-1], 1, -1)
-        return same_everywhere(weight, self.kernel, tokens, grid)
+        return same_everywhere(weight, self.kernel, tokens, wide, grid)
 
     def resizing(self, old: Any) -> Resizing:
         return resize_predicted(old.kernel, self.kernel)
 
 
-def same_everywhere(weight: Tensor, kernel: int, tokens: Tensor, grid: Grid) -> KernelMatrix:
+def same_everywhere(weight: Tensor, kernel: int, tokens: Tensor, wide: Grid, grid: Grid) -> KernelMatrix:
     """The matrix of kernels `[B or 1, C, 1, kernel**2]` that are the same at all positions."""
 
     def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
         return weight.expand(-1, -1, len(rows), -1)
 
-    return KernelMatrix(weights_at, kernel, grid, images=len(tokens), heads=weight.shape[1], signed=True)
+    return kernel_matrix(weights_at, kernel, tokens, wide, grid, heads=weight.shape[1])
+
+
+def kernel_matrix(
+    weights_at: Callable[[Tensor, Tensor], Tensor], kernel: int, tokens: Tensor, wide: Grid, grid: Grid, heads: int
+) -> KernelMatrix:
+    """The matrix of kernels on tokens of a padded map `wide`, of which `grid` is shown."""
+    inside = crop(lattice(tokens, wide), grid)
+    images = len(tokens)
+    return KernelMatrix(weights_at, kernel, grid, images=images, heads=heads, signed=True, values=inside, wide=wide)
 
 
 def resize_predicted(old: int, new: int) -> Resizing:
@@ -284,7 +295,7 @@ class InhomogeneousKernel(Spatial):
             hidden = self.norm(self.reduce(nhwc[:, rows, columns])).relu()  # [B, q, R]
             return self.predict(hidden).unflatten(-1, (self.groups, -1)).transpose(1, 2)
 
-        return KernelMatrix(weights_at, self.kernel, grid, images=len(tokens), heads=self.groups, signed=True)
+        return kernel_matrix(weights_at, self.kernel, tokens, wide, grid, self.groups)
 
     def resizing(self, old: Any) -> Resizing:
         return resize_predicted(old.kernel, self.kernel)
@@ -330,7 +341,7 @@ class SharedKernel(Spatial):
         def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
             return everywhere[:, rows, columns].permute(0, 3, 1, 2)
 
-        return KernelMatrix(weights_at, self.kernel, grid, images=len(tokens), heads=self.groups, signed=True)
+        return kernel_matrix(weights_at, self.kernel, tokens, wide, grid, self.groups)
 
     def resizing(self, old: Any) -> Resizing:
         def weight(weight: Tensor) -> Tensor:  # [1, H, W, kernel**2, groups]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..lattice import Grid, holds, missing, sequence
 from ..ops.chunks import by_images
-from ..ops.inplace import gelu_over
+from ..ops.execution import gelu_over
 from .ranges import Patch
 from .slots import Embed, EmbedModule, Resizing, register
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..lattice import Grid, image, sequence, with_aux, zeros_for_aux
 from ..ops.chunks import PIECE, by_images, in_chunks
-from ..ops.inplace import gelu_over
+from ..ops.execution import gelu_over
 from .branches import adopt
 from .depthwise import same_conv
 from .gates import (
@@ -18,8 +18,7 @@ from .gates import (
     OpenSqueezeExcite,
     SqueezeExcite,
 )
-from .norm import TokenBatchNorm, fold_norm, make_norm
-from .pointwise import Activation, Conv1x1, make_activation
+from .layers import Activation, Conv1x1, TokenBatchNorm, fold_norm, make_activation, make_norm
 from .ranges import Ratio, Reduction, Side
 from .slots import Ffn, GridSource, Pairs, Site, TokenModule, register
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.inplace import gelu_over, times
+from ..ops.execution import gelu_over, times
 
 
 class SqueezeExcite(nn.Module):

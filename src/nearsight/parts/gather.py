@@ -124,11 +124,12 @@ class GatherBroadcastModule(TokenModule):
         padded, wide = self.pad(tokens, grid)
         queries, keys, values = self.qkv(padded, wide)
         bare = Grid(grid.height, grid.width)
-        q, k = (split_heads(windows(lattice(t, wide), self.size), self.heads) for t in (queries, keys))
-        q, k = (widened(t).unflatten(0, (len(tokens), -1)) for t in (q, k))
+        each = (split_heads(windows(lattice(t, wide), self.size), self.heads) for t in (queries, keys, values))
+        q, k, v = (widened(t).unflatten(0, (len(tokens), -1)) for t in each)
         bias = self.bias()
         weights = softmax_rows(q, k, None if bias is None else bias[None], q.shape[-1] ** -0.5)
-        local = WindowMatrix(weights, window_tokens(bare, self.size, (0, 0), tokens.device), bare, len(tokens))
+        positions = window_tokens(bare, self.size, (0, 0), tokens.device)
+        local = WindowMatrix(weights, positions, bare, len(tokens), values=v)
         if not grid.aux:
             return local
         assert self.kv_global is not None
@@ -136,8 +137,10 @@ class GatherBroadcastModule(TokenModule):
         asking = widened(split_heads(queries[:, : grid.aux], self.heads))
         gathering = softmax_rows(asking, inside[1], None, asking.shape[-1] ** -0.5)  # [B, h, T, N]
         gathered = join_heads((gathering @ inside[2]).to(tokens.dtype))
-        global_keys = self.kv_global(gathered).chunk(2, dim=-1)[0]
-        return GatherMatrix(local, gathering, inside[0], split_heads(global_keys, self.heads), grid)
+        global_keys, global_values = (split_heads(t, self.heads) for t in self.kv_global(gathered).chunk(2, dim=-1))
+        return GatherMatrix(
+            local, gathering, inside[0], global_keys, grid, values=inside[2], global_values=global_values
+        )
 
     def resizing(self, old: Any) -> Resizing:
         return {"table": lambda table: resize_relative_table(table, (old.size,) * 2, (self.size,) * 2)}

@@ -7,10 +7,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid, crop, holds, lattice, missing, pad_to_multiple, roll, unwindow, window_shift, windows
+from ..lattice import (
+    Grid,
+    crop,
+    holds,
+    lattice,
+    missing,
+    pad_to_multiple,
+    resize_kernel,
+    resize_plane,
+    roll,
+    unwindow,
+    window_shift,
+    windows,
+)
 from ..ops.attention_matrix import AttentionMatrix, WindowMatrix, window_tokens
 from ..ops.relative import pairwise_bias, resize_relative_table, shift_mask
-from ..ops.resize import resize_kernel, resize_plane
 from .attention import bias_table, check_heads, join_heads, split_heads
 from .ranges import Heads, Side
 from .slots import Mixer, Qkv, Resizing, Site, TokenModule, identity_rows, register
@@ -94,7 +106,9 @@ class LocalMlpModule(TokenModule):
         height, width = (side + missing(side, self.size) for side in (grid.height, grid.width))
         weights = self.masked_weights(height, width, shift)
         positions = window_tokens(grid, self.size, shift, tokens.device)
-        return WindowMatrix(weights[None], positions, grid, len(tokens), signed=True)
+        nhwc = roll(pad_to_multiple(lattice(self.value(tokens), grid), self.size), *shift)
+        values = split_heads(windows(nhwc, self.size), self.groups).unflatten(0, (len(tokens), -1))
+        return WindowMatrix(weights[None], positions, grid, len(tokens), signed=True, values=values)
 
     def resizing(self, old: Any) -> Resizing:
         def weight(weight: Tensor) -> Tensor:  # [rows, columns, groups, size**2, size**2]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ..lattice import Grid, lattice, missing, pad_to_multiple, sequence
 from ..ops.back_projection import BackProjection
 from ..ops.deform import corners, deformable_2x2, deformable_2x2_reference, sample_cells
-from ..ops.precision import without_autocast
-from .norm import fold_norm
+from ..ops.execution import without_autocast
+from .layers import fold_norm
 from .slots import Merge, MergeModule, Pairs, PartModule, Site, register
 
 
@@ -27,20 +27,15 @@ def as_convolution(linear: Tensor) -> Tensor:
     return linear.unflatten(1, (2, 2, -1)).permute(0, 3, 2, 1)
 
 
-def largest_2x2(nhwc: Tensor) -> Tensor:
-    """The largest of each 2x2 cells: `[B, H, W, C]` with even sides to `[B, H/2, W/2, C]`."""
-    nhwc = nhwc.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))
-    upper, lower = nhwc.select(2, 0).unbind(3), nhwc.select(2, 1).unbind(3)
-    return torch.maximum(torch.maximum(*upper), torch.maximum(*lower))  # a reduction over two axes is much slower
-
-
 class PatchMergeModule(MergeModule):
     """Merges an even-sided lattice with `merge_patches`; auxiliary tokens take a norm and a linear layer of their own.
 
-    An odd side gets a row or column of zeros first, or its last row or column merges with nothing and is left out.
+    An odd side gets a row or column of zeros first, or its last row or column merges with nothing and is left out. A
+    kernel that overlaps with its neighbours takes it as it is.
     """
 
     pads = True
+    overlaps = False
 
     def __init__(self, site: Site, in_dim: int):
         super().__init__()
@@ -54,7 +49,7 @@ class PatchMergeModule(MergeModule):
 
     def forward(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
         nhwc = lattice(tokens, grid)
-        patches = self.merge_patches(pad_to_multiple(nhwc, 2) if self.pads else nhwc)
+        patches = self.merge_patches(pad_to_multiple(nhwc, 2) if self.pads and not self.overlaps else nhwc)
         smaller = Grid((grid.height + self.pads) // 2, (grid.width + self.pads) // 2, grid.aux)
         if self.aux_norm is None or self.aux_proj is None:
             return patches, smaller
@@ -137,7 +132,12 @@ class ResidualMergeModule(ConcatMergeModule):
         self.shortcut = nn.Linear(in_dim, site.dim, bias=False)
 
     def merge_patches(self, nhwc: Tensor) -> Tensor:
-        return super().merge_patches(nhwc) + self.shortcut(largest_2x2(nhwc).flatten(1, 2))
+        cells = nhwc.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))  # [B, H/2, 2, W/2, 2, C]
+        upper, lower = cells.select(2, 0).unbind(3), cells.select(2, 1).unbind(3)
+        largest = torch.maximum(
+            torch.maximum(*upper), torch.maximum(*lower)
+        )  # a reduction over two axes is much slower
+        return super().merge_patches(nhwc) + self.shortcut(largest.flatten(1, 2))
 
 
 SAMPLERS = {"torchvision": deformable_2x2, "torch": deformable_2x2_reference}

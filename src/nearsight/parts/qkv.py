@@ -11,7 +11,7 @@ from ..lattice import Grid, image, sequence, with_aux
 from ..ops.life import ScaleWeights, cascade
 from .branches import adopt
 from .depthwise import same_conv
-from .pointwise import Conv1x1
+from .layers import Conv1x1
 from .ranges import Side, Width
 from .slots import GridSource, Pairs, Qkv, QkvModule, Site, identity_rows, register
 

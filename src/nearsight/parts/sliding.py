@@ -8,13 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..lattice import Grid, image, lattice, sequence
+from ..lattice import Grid, image, lattice, resize_plane, sequence
 from ..ops.attention_matrix import AttentionMatrix, KernelMatrix, widened
 from ..ops.fold import fold_behind, frozen, scale_and_shift
-from ..ops.resize import resize_plane
 from ..ops.sliding import gather_offsets, inside_window, offset_products
 from .attention import bias_table, check_heads
-from .norm import TokenBatchNorm
+from .layers import TokenBatchNorm
 from .ranges import Heads, OddSide
 from .slots import Mixer, Qkv, Resizing, Site, TokenModule, register
 
@@ -104,14 +103,17 @@ class SlidingModule(TokenModule):
         return "attention"
 
     def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
-        queries, keys, _ = self.qkv(tokens if self.pre is None else self.pre(tokens, grid), grid)
+        queries, keys, values = self.qkv(tokens, grid)
+        if self.pre is not None:
+            queries, keys, _ = self.qkv(self.pre(tokens, grid), grid)
         fields = [widened(lattice(t, grid).unflatten(-1, (self.heads, -1))) for t in (queries, keys)]
         weights = self.weights(fields[0], fields[1], tokens, grid)
 
         def weights_at(rows: Tensor, columns: Tensor) -> Tensor:
             return weights[:, rows, columns].permute(0, 3, 1, 2)
 
-        return KernelMatrix(weights_at, self.window, grid, images=len(tokens), heads=self.heads, signed=False)
+        images, heads = len(tokens), self.heads
+        return KernelMatrix(weights_at, self.window, grid, images=images, heads=heads, signed=False, values=values)
 
     def resizing(self, old: Any) -> Resizing:
         def window(table: Tensor) -> Tensor:  # [window**2, heads]

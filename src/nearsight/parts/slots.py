@@ -98,6 +98,10 @@ class TokenModule(PartModule):
             f"{type(self).__name__} does not say how it mixes positions; a method `attention_matrix` would."
         )
 
+    def exit(self) -> nn.Module | None:
+        """The module that is given what was mixed, heads joined, `[B, N, C]`: there `explain` reads its gradient."""
+        return getattr(self, "proj", None)
+
     def entry(self) -> nn.Linear | None:
         """The linear layer that all tokens enter through, each alone: a norm in front can be folded into it."""
         return None

@@ -72,6 +72,9 @@ class SqueezedModule(TokenModule):
     def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
         return self.mixer.attention_matrix(tokens, grid)  # the gate weighs channels, not positions
 
+    def exit(self) -> nn.Module | None:
+        return self.mixer.exit()
+
 
 class Squeezing(Branch):
     """`gate(attention(x))`: squeeze-and-excitation over all patches, behind a pretrained attention."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..lattice import Grid, image
-from ..ops.precision import wide, without_autocast
+from ..ops.execution import wide, without_autocast
 from .attention import join_heads, split_heads
 from .feedforward import Mlp
 from .ranges import Patch, Rate, Width

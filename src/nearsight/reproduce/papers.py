@@ -172,7 +172,7 @@ TRANSPLANTS = (
 )
 
 
-def with_window_attention(volo: nn.Module) -> nn.Module:
+def with_window_attention(volo: nn.Module) -> nn.Module:  # tables show its name
     """VOLO with 7x7 window attention instead of its outlook attention; the heads stay."""
     return localize(volo, mixer=Window(heads=6), preserve=False, inplace=True)
 

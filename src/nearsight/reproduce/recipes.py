@@ -23,7 +23,7 @@ from ..models.counting import Cost, ProductCounter, count, count_macs, visible_a
 from ..models.options import apply_options
 from ..models.registry import create_from_spec
 from ..models.spec import Layer
-from ..ops.flops import macs_hook
+from ..ops.execution import macs_hook
 from ..parts import BiGate, GatherBroadcast, Global, ResidualMerge
 from .published import PublishedRow
 
@@ -329,7 +329,7 @@ class OnePass(nn.Module):
         self.auxiliary = auxiliary
 
     def forward(self, images: Tensor) -> None:
-        maps, head = self.model.pyramid(images), self.model.head
+        maps, head = self.model.maps(images), self.model.head
         match head:
             case RetinaModule():
                 head.head(head.fpn(maps))

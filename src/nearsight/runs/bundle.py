@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from .. import __version__
-from ..atomic import claimed_part
+from ..atomic import claimed_part, refuse_unwritable
 from ..data.image import enough_for, show_middle
 from ..data.restore import fit_sides, resize_image
 
@@ -48,6 +48,7 @@ class Bundle:
         any_batch: Whether the model takes any number of images at once; else one.
         any_size: Whether it takes images of other heights and widths.
         int8: Whether its weights and activations are whole numbers of 8 bits.
+        bfloat16: Whether it computes in bfloat16; OpenVINO alone does.
         task: Name of the task.
         outputs: Names of the graph's outputs, in their order.
         postprocessing: What is left to do with them: the `name` of a function of `postprocess`, and its settings.
@@ -67,6 +68,7 @@ class Bundle:
     any_batch: bool
     any_size: bool
     int8: bool = False
+    bfloat16: bool = False
     task: str = "classify"
     outputs: tuple[str, ...] = ("logits",)
     postprocessing: Mapping[str, Any] = field(default_factory=lambda: dict(CLASSES))
@@ -77,15 +79,17 @@ class Bundle:
         """Shorter side below which an image would lose detail."""
         return enough_for(self.size, self.crop) if self.fit is None else int(self.fit["min_size"])
 
-    def show(self, image: Image.Image) -> NDArray[np.uint8]:
-        """An image in mode RGB as the model is shown it, in bytes `[3, H, W]`."""
+    def show(self, image: Image.Image, original: tuple[int, int]) -> NDArray[np.uint8]:
+        """An image in mode RGB as the model is shown it, in bytes `[3, H, W]`.
+
+        Args:
+            image: Perhaps decoded smaller than its original.
+            original: Height and width of the original.
+        """
         if self.fit is None:
             return show_middle(image, self.size, self.crop)
-        size = (
-            self.size
-            if self.fit["stretch"]
-            else fit_sides((image.height, image.width), self.fit["min_size"], self.fit["max_size"])
-        )
+        stretch, shorter, longest = (self.fit[key] for key in ("stretch", "min_size", "max_size"))
+        size = self.size if stretch else fit_sides(original, shorter, longest)
         return np.asarray(resize_image(image, size)).transpose(2, 0, 1)
 
     def normalise(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -118,6 +122,7 @@ def describe(bundle: Bundle, folder: Path) -> dict[str, Any]:
         "weights": bundle.weights,
         "kind": bundle.kind,
         "int8": bundle.int8,
+        **({"bfloat16": True} if bundle.bfloat16 else {}),
         "files": {name: checksum(folder / name) for name in FILES[bundle.kind]},
         "input": {"layout": "NCHW", "type": "float32", "colour": "RGB", "size": list(bundle.size)},
         "task": bundle.task,
@@ -154,8 +159,10 @@ def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
         bundle, sums = parse(about), dict(about["files"])
         if set(sums) != set(FILES[bundle.kind]):
             raise ValueError(f"files are {', '.join(sums)}")
-    except (KeyError, TypeError, ValueError) as error:
-        raise BundleError(f"{folder / ABOUT} is damaged ({error!r}); export the model again.") from None
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        raise BundleError(
+            f"{folder / ABOUT} is damaged: an export wrote it otherwise; export the model again."
+        ) from None
     for name, expected in sums.items():
         file = folder / name
         if not file.is_file():
@@ -186,6 +193,7 @@ def parse(about: Mapping[str, Any]) -> Bundle:
         any_batch=bool(dynamic["batch"]),
         any_size=bool(dynamic["height"] and dynamic["width"]),
         int8=bool(about["int8"]),
+        bfloat16=bool(about.get("bfloat16", False)),
         task=str(about["task"]) if later else "classify",
         outputs=tuple(map(str, about["outputs"])) if later else ("logits",),
         postprocessing=dict(about["postprocessing"]) if later else dict(CLASSES),
@@ -240,11 +248,7 @@ def refuse_target(folder: Path, force: bool) -> None:
             raise ValueError(f"{folder} holds other files; give another folder with --out.")
         if not force:
             raise ValueError(f"{folder} holds a bundle; give another folder with --out, or replace it with --force.")
-    around = folder.absolute().parent
-    while not around.exists():
-        around = around.parent
-    if not os.access(around, os.W_OK):
-        raise PermissionError(13, "nothing can be written to this folder; give another with --out", str(around))
+    refuse_unwritable(folder.absolute().parent)
 
 
 @contextmanager

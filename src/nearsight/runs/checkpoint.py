@@ -112,9 +112,10 @@ class Checkpoints:
         last = self.folder / names[-1]
         try:
             return self.read(last, model, optimizer, ema)
-        except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as error:
             start = self.folder / names[-2] if len(names) > 1 else "the start"
-            reason = " ".join(str(error).split()).rstrip(".")
+            edited = isinstance(error, KeyError | TypeError | AttributeError)
+            reason = "its state.json is not what was written" if edited else " ".join(str(error).split()).rstrip(".")
             raise ValueError(
                 f"The checkpoint {last} is damaged ({reason}); delete this folder, and the run goes on from {start}."
             ) from None
@@ -127,7 +128,19 @@ class Checkpoints:
         if ema is not None:
             ema.load_state_dict(read_safetensors(folder / "average.safetensors"))
         restore_optimizer(optimizer, read_safetensors(folder / "optimizer.safetensors"), state["optimizer_groups"])
-        return Progress(**state["progress"])
+        progress = Progress(**state["progress"])
+        counts = (progress.step, progress.epoch, progress.best_epoch)
+        numbers = (progress.best or 0.0, progress.elapsed, *progress.sums.values())
+        if not (
+            all(type(count) is int and count >= 0 for count in counts)
+            and all(type(number) in (int, float) for number in numbers)
+            and {"loss", "grad_norm", "seconds"} <= progress.sums.keys()
+            and type(progress.best_name) is str
+            and all(type(text) is str for pair in progress.bad.items() for text in pair)
+            and folder.name.startswith(f"step-{progress.step:08d}")
+        ):
+            raise TypeError
+        return progress
 
     def weights(self, name: str) -> dict[str, Tensor]:
         """Weights to use from a checkpoint: the running mean where there is one."""

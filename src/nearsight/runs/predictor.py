@@ -1,32 +1,38 @@
 """The one class of opened models: of a run, a weight file, a bundle, or a name. A bundle is used without torch."""
 
+import hashlib
 import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..data.samples import Split
 from ..tasks import get_task
 from ..tasks.predictions import Prediction
 from .bundle import Bundle, is_bundle, read_bundle
 from .images import GivenImages, gather
-from .runtime import open_runner, predict_with_bundle
+from .runtime import open_runner, predict_annotated, predict_with_bundle
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from ..tasks.base import Built
+    from ..tasks.evaluator import AnnotatedBatch
 
 Progress = Callable[[Any], Any]
 
 IMAGENET = 1000  # classes of a model that is opened by its name
 LARGEST = 16384  # pixels of a side
+CALIBRATION = "calibration.json"  # what `nearsight calibrate` writes beside a model
+FOLDS = "folds.json"  # of a folder that holds a run for each fold
 HUB = "hf:"  # what a model of the Hugging Face hub begins with
 RANDOM = "Random weights: this model has not learned anything yet."
 
@@ -64,6 +70,10 @@ class Predictor:
     path: Path | None
     weights: str = "trained"
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        kept = f", {self.path}" if self.path else ""
+        return f"Predictor({self.name}: {self.task}, {len(self.classes)} classes, {self.weights} weights{kept})"
 
     @property
     def learned(self) -> bool:
@@ -111,6 +121,8 @@ class Predictor:
         batch: int | None = None,
         workers: int | None = None,
         device: "torch.device | str | None" = None,
+        tta: str | None = None,
+        error_rate: float | None = None,
         progress: Progress = iter,
     ) -> Iterator[Prediction]:
         """Say what is in images, one after the other, in constant memory.
@@ -124,6 +136,9 @@ class Predictor:
             batch: Images at a time; None takes 64, of a detector or segmenter 8.
             workers: Processes (for a bundle: threads) that read files; None follows the machine.
             device: Where to compute; None takes a GPU if there is one. Bundles run on the CPU.
+            tta: Views whose predictions are merged (test-time augmentation), such as `flip` or `flip,scales`.
+            error_rate: Of a calibrated classifier: how often the true class may be none of the possible ones; where
+                several are possible, the model does not know.
             progress: Wraps the batches, to show how far the work is.
 
         Returns:
@@ -136,15 +151,77 @@ class Predictor:
             raise ValueError(f"{top} predictions were asked for; ask for at least 1.")
         if batch is not None and batch < 1:
             raise ValueError(f"A batch of {batch} images was asked for; it takes at least 1.")
+        settings = self.settings if error_rate is None else self.promise(error_rate, tta)
         given = gather(images)
-        if isinstance(self.preprocessing, Bundle):
-            if str(device or "cpu") != "cpu":
-                raise ValueError(f"{self.path} is a bundle, which runs on the CPU; leave --device {device} out.")
+        if tta is not None and isinstance(self.preprocessing, Bundle):
+            raise ValueError(f"{self.path} is a bundle, which shows an image once; leave --tta {tta} out.")
+        if tta is not None:
+            size = batch or get_task(self.task).batch
+            found = self.with_views(tta)._predict_with_torch(given, size, workers, device, progress)
+        elif isinstance(self.preprocessing, Bundle):
+            self._refuse_device(device)
             found = predict_with_bundle(self.model, self.preprocessing, given, batch, workers, progress)
         else:
             size = batch or get_task(self.task).batch
             found = self._predict_with_torch(given, size, workers, device, progress)
-        return (prediction.at_settings(self.settings, top, min_score) for prediction in found)
+        return (prediction.at_settings(settings, top, min_score) for prediction in found)
+
+    def with_views(self, tta: str | None) -> "Predictor":
+        """The same with test-time augmentation: views such as `flip,scales`, whose predictions are merged."""
+        from ..tasks.views import Merged, parse_views
+
+        task = get_task(self.task)
+        views = parse_views(task, tta)
+        members = getattr(self.model, "members", [self.model])
+        return self if len(views) == 1 else replace(self, model=Merged(task, list(members), views).eval())
+
+    def promise(self, error_rate: float, tta: str | None = None) -> dict[str, Any]:
+        """The settings with which the true class is missed no more often than this.
+
+        Raises:
+            ValueError: The model was not calibrated for it.
+        """
+        rates = self.settings.get("conformal") or {}
+        if f"{error_rate:g}" not in rates or self.settings.get("tta") != tta:
+            ways = f"with --tta {self.settings['tta']}" if self.settings.get("tta") else "without --tta"
+            known = f"it was calibrated {ways} for {', '.join(rates)}" if rates else "it was not calibrated"
+            raise ValueError(
+                f"No error rate of {error_rate:g} can be promised for {self.path or self.name}: {known}; see "
+                "`nearsight calibrate`."
+            )
+        return self.settings | {"error_rate": error_rate}
+
+    def predict_annotated(
+        self,
+        images: Split,
+        *,
+        batch: int | None = None,
+        workers: int = 0,
+        device: "torch.device | str | None" = None,
+        progress: Progress = iter,
+    ) -> "Iterator[tuple[AnnotatedBatch, list[Any]]]":
+        """Batches of a split with their ground truth, and the predictions for their readable images.
+
+        Args:
+            images: A split with the class numbers of the model.
+            batch: Images at a time; None follows the task.
+            workers: Processes (for a bundle: threads) that read images.
+            device: Where to compute; None takes a GPU if there is one. Bundles run on the CPU.
+            progress: Wraps the batches, to show how far the work is.
+        """
+        if isinstance(self.preprocessing, Bundle):
+            self._refuse_device(device)
+            yield from predict_annotated(self.model, self.preprocessing, images, batch, workers, progress)
+            return
+        where, task = pick_device(device), get_task(self.task)
+        model = self.model.to(where)
+        for group in progress(task.eval_loader(images, self.preprocessing, batch or task.batch, workers)):
+            yield group, task.predict(model, group, self.preprocessing, where, self.classes)
+
+    def _refuse_device(self, device: Any) -> None:
+        """Bundles run on the CPU."""
+        if str(device or "cpu") != "cpu":
+            raise ValueError(f"{self.path} is a bundle, which runs on the CPU; leave --device {device} out.")
 
     def _predict_with_torch(
         self, given: Any, batch: int, workers: int | None, device: "torch.device | str | None", progress: Progress
@@ -185,7 +262,7 @@ class Predictor:
 
 
 def load(
-    source: "str | os.PathLike[str] | Predictor",
+    source: "str | os.PathLike[str] | Predictor | Sequence[str | os.PathLike[str] | Predictor]",
     *,
     device: "torch.device | str | None" = None,
     img_size: int | None = None,
@@ -195,7 +272,9 @@ def load(
 
     Args:
         source: Folder of a run or of a bundle, a `.safetensors` file with its JSON file beside it, a model of the
-            Hugging Face hub as `hf:owner/name`, or the name of a model, ours or timm's, which gets random weights.
+            Hugging Face hub as `hf:owner/name`, or the name of a model, ours or timm's, which gets random weights. A
+            list of runs, their folders between commas, or the folder of `train --folds` opens as one that averages
+            them.
         device: Where the model is to stand; None leaves it on the CPU.
         img_size: Side of the images in pixels; None takes the model's own.
         seed: Of random weights.
@@ -210,8 +289,16 @@ def load(
         >>> load(file).model.num_classes, load(file).classes
         (3, ('0', '1', '2'))
     """
-    if isinstance(source, Predictor):
+    if not isinstance(source, str | os.PathLike | Predictor):
+        predictor = average([load(one, img_size=img_size) for one in source])
+    elif isinstance(source, Predictor):
         predictor = source
+    elif "," in str(source) and not os.path.exists(source):
+        predictor = average([load(Path(part.strip()), img_size=img_size) for part in str(source).split(",")])
+    elif os.path.isfile(os.path.join(source, FOLDS)):
+        folder = Path(source)
+        predictor = average([load(part, img_size=img_size) for part in sorted(folder.glob("fold-*"))])
+        predictor = with_calibration(replace(predictor, path=folder))
     elif str(source).startswith(HUB):
         predictor = load_from_hub(str(source), img_size)
     elif not is_path(source):
@@ -223,10 +310,71 @@ def load(
         runner, settings = open_runner(path, bundle), dict(bundle.settings)
         predictor = Predictor(runner, bundle.model, bundle.task, bundle.labels, bundle, path, bundle.weights, settings)
     else:
-        predictor = load_weights(model_file(path), img_size)
+        predictor = with_calibration(load_weights(model_file(path), img_size))
     if device is not None and not isinstance(predictor.preprocessing, Bundle):
         predictor.model.to(pick_device(device))
     return predictor
+
+
+def average(predictors: Sequence[Predictor]) -> Predictor:
+    """Several models as one predictor, whose probabilities are the mean of theirs; detections are fused.
+
+    Raises:
+        ValueError: They are not for the same task and classes, or are not shown images alike.
+    """
+    from ..tasks.views import Merged
+
+    first = predictors[0] if predictors else None
+    if first is None:
+        raise ValueError("There is no model to average; name one or more runs.")
+    for other in predictors[1:]:
+        for key in ("task", "classes", "preprocessing"):
+            if getattr(other, key) != getattr(first, key):
+                raise ValueError(
+                    f"{first.path or first.name} and {other.path or other.name} can't be averaged: they have other "
+                    f"{key if key == 'classes' else f'{key}s' if key == 'task' else 'image sizes or means'}."
+                )
+    if len(predictors) == 1:
+        return first
+    if any(isinstance(one.preprocessing, Bundle) for one in predictors):
+        raise ValueError("Bundles can't be averaged; give the runs that they were exported from.")
+    members = [member for one in predictors for member in getattr(one.model, "members", [one.model])]
+    settings: dict[str, Any] = {}
+    for key in ("threshold", "thresholds"):
+        found = [one.settings[key] for one in predictors if key in one.settings]
+        if len(found) == len(predictors):
+            mean = np.mean(found, axis=0)
+            settings[key] = mean.tolist() if isinstance(found[0], list) else float(mean)
+    merged = Merged(get_task(first.task), members).eval()
+    return replace(first, model=merged, name=f"{len(members)} x {first.name}", settings=settings)
+
+
+def with_calibration(predictor: Predictor) -> Predictor:
+    """The predictor with what `nearsight calibrate` found out, if that was for these weights.
+
+    Raises:
+        ValueError: It was for others.
+    """
+    file = predictor.folder / CALIBRATION
+    if predictor.path is None or not file.is_file():
+        return predictor
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        settings, weights = dict(found["settings"]), found["weights"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{file} is damaged; run `nearsight calibrate` again, or remove it.") from None
+    if weights != fingerprint(predictor):
+        raise ValueError(f"{file} is of other weights; run `nearsight calibrate` again, or remove it.")
+    return replace(predictor, settings=predictor.settings | settings)
+
+
+def fingerprint(predictor: Predictor) -> str:
+    """SHA-256 of the weights of a predictor, which a calibration belongs to."""
+    digest = hashlib.sha256()
+    for name, tensor in predictor.model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def is_path(source: str | os.PathLike[str]) -> bool:
@@ -272,9 +420,10 @@ def load_by_name(name: str, img_size: int | None, seed: int) -> Predictor:
     """A model of ours or of timm with random weights, which follow from the seed alone."""
     import torch
 
-    from ..config.recipe import ModelChoice
+    from ..config.recipe import ModelChoice, check_seed
     from ..tasks.build import build
 
+    check_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         built = build(ModelChoice(name=name, img_size=img_size), IMAGENET)
@@ -353,12 +502,15 @@ def load_module(source: str | os.PathLike[str] | Predictor, seed: int = 0) -> Pr
     """A model of PyTorch; bundles are refused."""
     if not isinstance(source, Predictor) and is_bundle(source):
         raise ValueError(f"{source} is a bundle already; give the folder of a run, a weight file or a model's name.")
-    return load(source, seed=seed)
+    predictor = load(source, seed=seed)
+    if len(getattr(predictor.model, "members", ())) > 1:
+        raise ValueError(f"{predictor.path} is an average of several models; give one of its runs.")
+    return predictor
 
 
 def load_trained(source: str | os.PathLike[str] | Predictor, task: str | None = None) -> Predictor:
     """A model with names of its classes; weights without such, and a model of another task, are refused."""
-    predictor = load(source) if isinstance(source, Predictor) else load(Path(source))
+    predictor = load(source) if isinstance(source, Predictor | list | tuple) else load(Path(source))
     if predictor.weights != "trained":
         raise ValueError(
             f"{predictor.path or predictor.name} was not trained by Nearsight and has no class names; give the folder "

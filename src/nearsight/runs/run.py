@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from .. import __version__
 from ..atomic import write_whole
-from ..checkpoints.pretrained import identify
 from ..config.files import read_recipe, to_yaml
 from ..config.recipe import Recipe
 from ..data.open import NAMES, open_again, open_any
 from ..data.samples import Data
+from ..tasks import get_evaluator
 
 if TYPE_CHECKING:
     from .predictor import Predictor
@@ -120,6 +119,8 @@ class Run:
         about |= {} if measured is None else {"seconds_of_an_image": dict(measured)}
         if recipe.model.weights is not None:
             given = Path(recipe.model.weights)
+            from ..checkpoints.pretrained import identify
+
             about["weights"] = identify(given / "model.safetensors" if given.is_dir() else given)
         write_whole(self.folder / "environment.json", as_json(about))
         write_whole(self.folder / "data.json", as_json(data))
@@ -228,6 +229,7 @@ class Run:
 
         A start that was refused leaves nothing behind: neither the lock's file nor folders that were made for it.
         """
+        refuse_odd_name(self.folder)
         made = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder / ".lock", timeout=0)
@@ -320,8 +322,7 @@ def open_own(trained: "Predictor", source: str | os.PathLike[str] | None) -> tup
         if first == second or (is_there and os.path.samefile(first, second)):
             return open_again(record), True
     assert source is not None
-    # the same annotations may serve detection and segmentation
-    return open_any(os.fspath(source), None if trained.task == "classify" else trained.task), False
+    return open_any(os.fspath(source), trained.task if get_evaluator(trained.task).opens_data else None), False
 
 
 def read_record(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
@@ -342,13 +343,28 @@ def read_record(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
     return values
 
 
+def refuse_odd_name(folder: Path) -> None:
+    """Refuse a folder for runs whose name is no UTF-8: records of a run are, and name the folder."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"The name {str(folder)!a} is no UTF-8; give another folder with --out.") from None
+
+
+def typed_command() -> str:
+    """The command as it was typed; bytes of names that are no UTF-8 are spelled, since JSON can't hold them."""
+    text = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return text.encode(errors="backslashreplace").decode()
+
+
 def environment() -> dict[str, Any]:
     """Where and with what a run was begun."""
     import timm
+    import torch
     import torchvision
 
     return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": typed_command(),
         "begun": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "system": platform.platform(),

@@ -10,13 +10,14 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..console import first_line
-from ..data.samples import BadImage, Split, check_workers
+from ..data.instances import Instances
+from ..data.samples import BadImage, Split, check_workers, read_sample
 from ..tasks.predictions import Prediction
 from .bundle import FILES, Bundle, BundleError
 from .images import GivenImages, Named
@@ -65,7 +66,9 @@ def open_runner(folder: Path, bundle: Bundle) -> Runner:
     file = folder / FILES[bundle.kind][0]
     if bundle.kind == "pt2":
         return run_program(file, bundle.outputs)
-    return run_onnx(file) if bundle.kind == "onnx" else run_openvino(file, bundle.outputs)
+    if bundle.kind == "onnx":
+        return run_onnx(file)
+    return run_openvino(file, bundle.outputs, "bfloat16" if bundle.bfloat16 else "float32")
 
 
 def run_onnx(file: Path) -> Runner:
@@ -81,12 +84,20 @@ def run_onnx(file: Path) -> Runner:
     return lambda images: dict(zip(outputs, session.run(None, {name: images}), strict=True))
 
 
-def run_openvino(file: Path, names: Sequence[str]) -> Runner:
+def compile_openvino(file: Path, precision: str = "float32", threads: int | None = None) -> Any:
+    """A model of OpenVINO or ONNX, compiled for the CPU.
+
+    It computes in this precision also where the processor is faster with fewer bits: what was verified is what runs.
+    """
+    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[precision]}
+    settings |= {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
+    return need("openvino", "An OpenVINO bundle").Core().compile_model(str(file), "CPU", settings)
+
+
+def run_openvino(file: Path, names: Sequence[str], precision: str = "float32") -> Runner:
     """A model in OpenVINO's format, whose outputs are named in their order."""
-    openvino = need("openvino", "An OpenVINO bundle")
     try:
-        # f32 also where the processor is faster with fewer bits: what was verified is what runs.
-        compiled = openvino.Core().compile_model(str(file), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        compiled = compile_openvino(file, precision)
     except RuntimeError as error:
         raise unreadable(file, error) from None
 
@@ -136,19 +147,31 @@ class PreparedImages:
     Attributes:
         names: What the images are called, also unreadable ones.
         pixels: Bytes `[3, H, W]` of each readable one.
-        sizes: Height and width of the originals of the readable ones.
+        sizes: Height and width of the readable ones as they were read.
         bad: Names of the unreadable ones, and why they are.
+        indices: Numbers of the readable ones in their split `[B]`.
+        targets: The ground truth of the readable ones; None of images without.
     """
 
     names: tuple[str, ...]
     pixels: tuple[NDArray[np.uint8], ...]
     sizes: tuple[Shape, ...]
     bad: dict[str, str]
+    indices: NDArray[np.int64]
+    targets: tuple[Any, ...]
 
     @property
-    def indices(self) -> range:
-        """Numbers of the readable ones, as the batches of a `DataLoader` have them."""
-        return range(len(self.pixels))
+    def originals(self) -> NDArray[np.int64]:
+        """`sizes` as an array `[B, 2]`, as the batches of a `DataLoader` have it."""
+        return np.array(self.sizes, dtype=np.int64).reshape(-1, 2)
+
+
+class Shown(NamedTuple):
+    """One image as a model is shown it: bytes `[3, H, W]`, its size as it was read, and its ground truth."""
+
+    pixels: NDArray[np.uint8]
+    size: Shape
+    target: Any
 
 
 class ImageBatches:
@@ -159,14 +182,16 @@ class ImageBatches:
         bundle: Says how images are shown.
         batch: Images at a time.
         workers: Threads; 0 reads images when they are wanted.
+        annotated: Whether the images have a ground truth to be compared with.
 
     Attributes:
         sampler: Numbers of the images, as a `DataLoader` has them; its length is what progress counts to.
     """
 
-    def __init__(self, images: Split, bundle: Bundle, batch: int, workers: int):
+    def __init__(self, images: Split, bundle: Bundle, batch: int, workers: int, annotated: bool = False):
         check_workers(workers)
         self.images, self.bundle, self.batch, self.workers = images, bundle, batch, workers
+        self.annotated = annotated
         self.sampler = range(len(images))
 
     def __iter__(self) -> Iterator[PreparedImages]:
@@ -175,7 +200,7 @@ class ImageBatches:
             yield from (self.collect(group, [self.show(index) for index in group]) for group in groups)
             return
         with ThreadPoolExecutor(self.workers) as pool:
-            begun: deque[tuple[range, Iterator[tuple[NDArray[np.uint8], Shape] | BadImage]]] = deque()
+            begun: deque[tuple[range, Iterator[Shown | BadImage]]] = deque()
             for group in groups:
                 begun.append((group, pool.map(self.show, group)))
                 if len(begun) > AHEAD:
@@ -184,21 +209,45 @@ class ImageBatches:
             for first, results in begun:
                 yield self.collect(first, list(results))
 
-    def show(self, index: int) -> tuple[NDArray[np.uint8], Shape] | BadImage:
-        """One image with its original size, or what is wrong with it; a classifier does not need the size."""
-        whole = self.bundle.fit is not None
+    def show(self, index: int) -> Shown | BadImage:
+        """One image, or what is wrong with it."""
+        dense, enough, target = self.bundle.fit is not None, self.bundle.enough(), None
         try:
-            image = self.images.read(index, None if whole else self.bundle.enough())
+            if self.annotated:
+                image, target, size = read_sample(self.images, index, enough, dense)
+            else:
+                image = self.images.read(index, None if dense else enough)
+                size = image.height, image.width
         except BadImage as error:
             return error
-        return self.bundle.show(image), (image.height, image.width) if whole else (0, 0)
+        target = target.ground_truth() if isinstance(target, Instances) else target
+        return Shown(self.bundle.show(image, size), size, target)
 
-    def collect(self, group: range, results: Sequence[tuple[NDArray[np.uint8], Shape] | BadImage]) -> PreparedImages:
+    def collect(self, group: range, results: Sequence[Shown | BadImage]) -> PreparedImages:
         """Put the readable images side by side, and name the others."""
-        good = [result for result in results if not isinstance(result, BadImage)]
-        bad = {result.name: result.reason for result in results if isinstance(result, BadImage)}
-        names = tuple(map(self.images.name, group))
-        return PreparedImages(names, tuple(shown for shown, _ in good), tuple(size for _, size in good), bad)
+        good = [(index, one) for index, one in zip(group, results, strict=True) if not isinstance(one, BadImage)]
+        return PreparedImages(
+            names=tuple(map(self.images.name, group)),
+            pixels=tuple(one.pixels for _, one in good),
+            sizes=tuple(one.size for _, one in good),
+            bad={result.name: result.reason for result in results if isinstance(result, BadImage)},
+            indices=np.array([index for index, _ in good], dtype=np.int64),
+            targets=tuple(one.target for _, one in good),
+        )
+
+
+def predict_annotated(
+    runner: Runner,
+    bundle: Bundle,
+    images: Split,
+    batch: int | None,
+    workers: int,
+    progress: Callable[[Any], Any],
+) -> Iterator[tuple[PreparedImages, list[Prediction]]]:
+    """Batches of a split with their ground truth, and the predictions for them."""
+    size = (batch or (BATCH if bundle.fit is None else WHOLE)) if bundle.any_batch else 1
+    for shown in progress(ImageBatches(images, bundle, size, workers, annotated=True)):
+        yield shown, predict_shown(runner, bundle, shown)
 
 
 def predict_with_bundle(
@@ -241,5 +290,7 @@ def predict_shown(runner: Runner, bundle: Bundle, shown: PreparedImages) -> list
         for part in (indices[first : first + step] for first in range(0, len(indices), step)):
             outputs = runner(bundle.normalise(np.stack([shown.pixels[index] for index in part])))
             for index, one in zip(part, postprocess(outputs, bundle.postprocessing, size), strict=True):
-                found[index] = to_prediction(one, size, "", shown.sizes[index], bundle.labels)
+                # a JPEG may have been decoded smaller for a classifier, which does not have to know
+                original = (0, 0) if bundle.fit is None else shown.sizes[index]
+                found[index] = to_prediction(one, size, "", original, bundle.labels)
     return [found[index] for index in range(len(shown.pixels))]

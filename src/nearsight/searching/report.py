@@ -238,9 +238,9 @@ def page(result: SearchResult, slots: dict[str, float], img_size: int) -> str:
 
 def draw_front(result: SearchResult) -> bytes:
     """Accuracy against latency of all trained models, with the front of the longest rung."""
-    picture = figure(7, 4.5)
+    drawn = figure(7, 4.5)
     axes = tidy(
-        picture.add_subplot(),
+        drawn.add_subplot(),
         title="Accuracy against latency",
         x="milliseconds for one image",
         y="accuracy on the validation images",
@@ -257,4 +257,4 @@ def draw_front(result: SearchResult) -> bytes:
     legend = axes.legend(frameon=False, loc="best")
     for text in legend.get_texts():
         write(text, SMALL, SOFT)
-    return to_png(picture)
+    return to_png(drawn)

@@ -10,7 +10,6 @@ that was running goes on from its last checkpoint.
 
 import os
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from ..atomic import write_whole
 from ..config.candidates import parse_candidate
 from ..config.files import load_recipe, parse_changes
 from ..config.recipe import Recipe
-from ..data.loader import scramble
+from ..data.samples import scramble
 from ..factory import create_model
 from ..models.spec import BackboneSpec, spec_from_json, to_json, write_spec
 from ..runs.predictor import pick_device
@@ -37,7 +36,7 @@ from ..timing import parse_duration
 from ..training.loop import run_training
 from ..training.progress import duration
 from ..training.session import Prepared, prepare
-from ..training.signals import Interrupted, StopFlag, listening
+from ..training.signals import Interrupted, StopFlag, end_in_order, listening
 from ..training.train import default_recipe, refuse_nothing
 from .limits import Limit, TrialCost, parse_macs
 from .report import Ablated, SearchResult, Tried, write_report
@@ -497,7 +496,7 @@ def alarm(seconds: float | None) -> Iterator[threading.Event]:
 
     def ring() -> None:
         rung.set()
-        os.kill(os.getpid(), signal.SIGTERM)
+        end_in_order()
 
     timer = threading.Timer(max(0.0, seconds), ring)
     timer.daemon = True

@@ -16,6 +16,8 @@ from ..parts import (
     ConvStem,
     ConvTokenizer,
     DeformableMerge,
+    DenseFfn,
+    DenseStem,
     DepthWise,
     Global,
     Learned,
@@ -24,11 +26,12 @@ from ..parts import (
     LocalityFfn,
     Mlp,
     Patchify,
+    PoolMerge,
     ResidualMerge,
     ShiftedPatches,
     Window,
 )
-from ..parts.slots import Embed, Ffn, Merge, Mixer, Qkv
+from ..parts.slots import Embed, Ffn, Merge, Mixer
 
 STAGES = 3  # the most
 HEAD = 16  # channels of a head; widths are multiples of it
@@ -39,9 +42,9 @@ KERNELS = (3, 5, 7)
 GAMMAS = (1.0, 2.0, 3.0, 4.0)
 MIXERS = ("none", "depthwise", "dynamic_depthwise", "window", "global", "locality_attention")
 QKVS = ("linear", "life")
-FFNS = ("mlp", "localvit", "bigate")
-MERGES = ("concat", "conv", "residual", "deformable")
-EMBEDS = ("patchify", "conv_stem", "conv_tokenizer", "shifted_patches")
+FFNS = ("mlp", "localvit", "bigate", "dense")
+MERGES = ("concat", "conv", "residual", "deformable", "pool")
+EMBEDS = ("patchify", "conv_stem", "conv_tokenizer", "shifted_patches", "dense_stem")
 POOLS = ("mean", "sequence")
 NORMS = ("layer", "batch")
 POSITIONS = ("none", "learned")
@@ -143,7 +146,7 @@ def draw(trial: Trial, img_size: int, lr: float) -> DrawnModel:
         dim = max(HEAD, round(width / HEAD) * HEAD)
         kernel = trial.suggest_categorical(f"kernel{number}", KERNELS)
         mixer = make_mixer(trial.suggest_categorical(f"mixer{number}", MIXERS), dim, kernel)
-        qkv = make_qkv(trial.suggest_categorical(f"qkv{number}", QKVS))
+        qkv = Life() if trial.suggest_categorical(f"qkv{number}", QKVS) == "life" else LinearQkv()
         gamma = trial.suggest_categorical(f"gamma{number}", GAMMAS)
         ffn = make_ffn(trial.suggest_categorical(f"ffn{number}", FFNS), gamma, kernel)
         merge = make_merge(trial.suggest_categorical(f"merge{number}", MERGES)) if number > 1 else None
@@ -173,6 +176,7 @@ def make_embed(name: str, patch: int) -> Embed:
         "conv_stem": ConvStem,
         "conv_tokenizer": ConvTokenizer,
         "shifted_patches": ShiftedPatches,
+        "dense_stem": DenseStem,
     }
     return kinds[name](patch=patch)
 
@@ -191,17 +195,13 @@ def make_mixer(name: str, dim: int, kernel: int) -> Mixer | None:
     return kinds[name]
 
 
-def make_qkv(name: str) -> Qkv:
-    """What feeds attention, by its name."""
-    return Life() if name == "life" else LinearQkv()
-
-
 def make_ffn(name: str, gamma: float, kernel: int) -> Ffn:
     """A feed-forward part by its name."""
     kinds: dict[str, Ffn] = {
         "mlp": Mlp(ratio=gamma),
         "localvit": LocalityFfn(gamma=gamma, kernel=kernel),
         "bigate": BiGate(ratio=gamma),
+        "dense": DenseFfn(gamma=gamma),
     }
     return kinds[name]
 
@@ -213,6 +213,7 @@ def make_merge(name: str) -> Merge:
         "conv": ConvMerge(),
         "residual": ResidualMerge(),
         "deformable": DeformableMerge(),
+        "pool": PoolMerge(),
     }
     return kinds[name]
 

@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .base import Task
+    from .evaluator import Evaluator
 
-__all__ = ["TASKS", "get_task"]
+__all__ = ["TASKS", "get_evaluator", "get_task"]
 
 # A task is one file of this package, named as recipes name the task; its `TASK` is the task.
 NAMES = ("classify", "multilabel", "detect", "segment")
+# Where the evaluator of a task stands by itself, without torch; of another task, the task is asked.
+EVALUATORS = {
+    "classify": "classification_report",
+    "multilabel": "multilabel_metrics",
+    "detect": "detection_metrics",
+    "segment": "segmentation_metrics",
+}
 
 
 class Registry(Mapping[str, "Task"]):
@@ -49,3 +57,19 @@ def get_task(name: str) -> "Task":
     if name not in NAMES:
         raise ValueError(f"There is no task {name!r}; tasks are {', '.join(NAMES)}.")
     return TASKS[name]
+
+
+def get_evaluator(name: str) -> "Evaluator":
+    """How the predictions of a task are judged, without torch where the task's evaluator needs none.
+
+    Raises:
+        ValueError: There is no such task.
+
+    Example:
+        >>> get_evaluator("segment").metric.title
+        'mIoU'
+    """
+    if name not in EVALUATORS:
+        return get_task(name)
+    evaluator: Evaluator = import_module(f".{EVALUATORS[name]}", __name__).EVALUATOR
+    return evaluator

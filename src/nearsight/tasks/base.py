@@ -1,47 +1,29 @@
-"""The protocol of a task. Training, evaluation, prediction and comparison are written against it.
+"""The protocol of a task: its evaluator, and what training takes. All verbs are written against it.
 
 A task has no state: what belongs to a run (recipe, data, model, preprocessing, device) is passed in.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from ..data.loader import Batch, Draw, TrainImages, eval_loader, train_loader
 from ..data.samples import Data, Split
-from .predictions import Prediction
+from .evaluator import Evaluator
+from .views import View
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from ..config.recipe import Distillation, Recipe
 
 PROJECTION = "teacher_projection"  # the layer of a student that learns a teacher's features, until it has learnt
-GROUPS = 20  # of images, without each of which a score is computed to see how much it depends on them
-
-
-@dataclass(frozen=True)
-class Metric:
-    """The metric that tells which epoch is best and compares models: a fraction of 1, the larger the better.
-
-    Attributes:
-        key: Its name among the values of a validation.
-        title: What people call it.
-    """
-
-    key: str
-    title: str
 
 
 @dataclass(frozen=True)
@@ -128,6 +110,33 @@ def feature_loss(model: nn.Module, pooled: Tensor, features: Tensor) -> Tensor:
     return (1 - F.cosine_similarity(projected.float(), features, dim=1)).mean()
 
 
+def class_weights(setting: Any, counts: NDArray[np.int64]) -> Tensor | None:
+    """A weight for each class; `balanced` and `sqrt` ones have a mean of 1 over what was counted.
+
+    Args:
+        setting: `none`, `balanced`, `sqrt`, or one number for each class.
+        counts: Images or pixels of each class `[C]`.
+
+    Returns:
+        `[C]`; None where all are alike.
+
+    Example:
+        >>> class_weights("balanced", np.array([1, 4])), class_weights("sqrt", np.array([1, 4]))
+        (tensor([2.5000, 0.6250]), tensor([1.6667, 0.8333]))
+    """
+    if setting == "none":
+        return None
+    if setting == "balanced":
+        weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    elif setting == "sqrt":
+        weights = counts.sum() / (np.sqrt(counts).sum() * np.sqrt(np.maximum(counts, 1)))
+    elif len(setting) != len(counts):
+        raise ValueError(f"loss.class_weights has {len(setting)} numbers, but there are {len(counts)} classes.")
+    else:
+        weights = np.asarray(setting, dtype=float)
+    return torch.tensor(weights, dtype=torch.float32)
+
+
 class Objective(Protocol):
     """What a run minimises."""
 
@@ -138,113 +147,28 @@ class Objective(Protocol):
         """Mean loss over what `prepare` gave."""
 
 
-class Metrics(Protocol):
-    """How good predictions are."""
-
-    def values(self) -> dict[str, float]:
-        """The numbers that a training records, by name; among them that of the task's metric."""
-
-    def settings(self) -> dict[str, Any]:
-        """What a model is best used with, such as the threshold of a detector; it is saved with the model."""
-
-    def contents(self) -> str:
-        """What is in the images, as words behind their number."""
-
-    def to_dict(self, classes: Sequence[str]) -> dict[str, Any]:
-        """All metrics as values that JSON has; null where there is nothing to count."""
-
-
-class Meter(ABC):
-    """Collects predictions and ground truth, image by image, in a form that processes can hand to each other.
-
-    Attributes:
-        records: What is kept of each image, by its number in the split.
-    """
-
-    def __init__(self, classes: int):
-        self.classes = classes
-        self.records: dict[int, Any] = {}
-
-    def add(self, batch: Batch, predictions: Sequence[Prediction]) -> None:
-        """Take the predictions for a batch with its ground truth."""
-        for index, target, prediction in zip(batch.indices.tolist(), batch.targets, predictions, strict=True):
-            self.records[index] = self.record(index, prediction, target)
-
-    @abstractmethod
-    def record(self, index: int, prediction: Any, target: Any) -> Any:
-        """What is kept of an image."""
-
-    def gather(self, accelerator: Accelerator) -> None:
-        """Bring together what several processes collected."""
-        for records in gather_object([self.records]):
-            self.records |= records
-
-    @abstractmethod
-    def metrics(self) -> Any:
-        """The `Metrics` over all images.
-
-        Raises:
-            ValueError: There is no image.
-        """
-
-    @property
-    def indices(self) -> NDArray[np.int64]:
-        """Numbers of the images `[n]`, ascending."""
-        return np.array(sorted(self.records), dtype=np.int64)
-
-    @abstractmethod
-    def scores(self) -> NDArray[np.float64]:
-        """How good the prediction for each image is, from 0 to 1 `[n]`, in the order of `indices`."""
-
-    @abstractmethod
-    def compared(self) -> dict[str, NDArray[Any]]:
-        """What a comparison pairs between two models, as arrays for a file.
-
-        `scores`: the score of each image `[n]`. Then either `classes`: class numbers that were predicted, and the true
-        ones `[2, n]`, with the `confidence` of each prediction, where the metric is a mean over images; or `parts`:
-        what each of some groups of images adds to the metric `[k]`, where it is not.
-        """
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The predictions of a model for a split, judged: what reports show.
-
-    Attributes:
-        classes: Names of the classes.
-        images: The split.
-        meter: What was collected.
-        metrics: How good it is.
-        again: Predicts an image of the split again, by its number.
-    """
-
-    classes: tuple[str, ...]
-    images: Split
-    meter: Any
-    metrics: Any
-    again: Callable[[int], Any]
-
-
-class Task(ABC):
+class Task(Evaluator):
     """What a model learns of images."""
 
-    name: str
     purpose: str  # what a model learns, for its card: "trained to ..."
     hub_tag: str  # what the Hugging Face hub calls the task
     default_recipe: str
-    metric: Metric
-    batch: int  # images at a time, unless asked otherwise
-    files: tuple[str, ...]  # names of what `report_files` gives
-    image_score: str | None = None  # what the score of one image is; None where it is right or wrong
+    most_labels: int | None = 0  # of whole images that a person can give: none, one, or any number (None)
     is_linear: bool = False  # whether a row of numbers for each image is all that a model says, as of classes
     postprocessing: str = "classes"  # of `runs.postprocess`, for models that say nothing else of their outputs
-    settings: tuple[str, ...] = ()  # names of what `Metrics.settings` gives
+    # Whether a training starts from pretrained weights of any host that is at hand, where nobody names a model.
+    is_pretrained: bool = False
+    views: ClassVar[dict[str, tuple[View, ...]]] = {}  # how else an image may be shown in use, by name
     # Whether what a model computes depends on what it sees, so that only real weights count.
     follows_content: bool = False
 
     @abstractmethod
     def complete(self, recipe: "Recipe", data: Data) -> "Recipe":
         """The recipe with everything decided that it leaves to the data."""
+
+    def host_of(self, model: str) -> str:
+        """The model to build for pretrained weights of a model of timm."""
+        return model
 
     @abstractmethod
     def build(self, recipe: "Recipe", data: Data) -> Built:
@@ -308,6 +232,29 @@ class Task(ABC):
         """Probabilities of classes, of logits `[B, C]` or `[B, C, H, W]`; here of classes that exclude each other."""
         return logits.softmax(dim=1)
 
+    def undo_view(self, output: Any, view: View, size: tuple[int, int]) -> Any:
+        """What a model says of a view of images, as if it had been shown the images; see `Merged`."""
+        return output
+
+    def merge(self, outputs: Sequence[Any]) -> Any:
+        """What several models, or views, say of images, as one model would: logits of the mean probabilities."""
+        if len(outputs) == 1:
+            return outputs[0]
+        mean = torch.stack([self.probabilities(output.double()) for output in outputs]).mean(dim=0)
+        return self.to_logits(mean.clamp(min=torch.finfo(torch.float64).tiny))
+
+    def to_logits(self, probabilities: Tensor) -> Tensor:
+        """Logits that `probabilities` makes these of."""
+        return probabilities.log()
+
+    def calibrate(self, probabilities: NDArray[np.float64], targets: NDArray[Any]) -> dict[str, Any]:
+        """Settings for honest confidences, from the probabilities `[n, C]` of images that nothing was learned from."""
+        raise ValueError(f"Only classifiers of whole images are calibrated so far, not models to {self.name} with.")
+
+    def boxes_of(self, split: Split) -> list[tuple[int, tuple[float, float, float, float], int]]:
+        """Number of the image, box in its pixels and class number of each instance; none where none are annotated."""
+        return []
+
     def predicted_labels(self, probabilities: Tensor, settings: Mapping[str, Any]) -> list[int]:
         """The classes that an image has by a prediction, the most probable first.
 
@@ -316,56 +263,3 @@ class Task(ABC):
             settings: What was saved with the model (`Metrics.settings`).
         """
         return [int(probabilities.argmax())]
-
-    @abstractmethod
-    def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> Meter:
-        """A fresh meter.
-
-        Args:
-            classes: Number of classes.
-            settings: What was saved with the model (`Metrics.settings`), to be judged as it is used; None while it is
-                still in training.
-        """
-
-    @abstractmethod
-    def match_split(self, split: Split, data: Data, classes: Sequence[str]) -> Split:
-        """A split of other data than the model was trained with, with the class numbers of the model.
-
-        Raises:
-            ValueError: The data have classes that the model does not know.
-        """
-
-    @abstractmethod
-    def draw_truth(self, split: Split, index: int, classes: Sequence[str]) -> tuple[Image.Image, Image.Image]:
-        """An image of a split in its original size, and with its ground truth."""
-
-    @abstractmethod
-    def tables(self, judged: Judged) -> "list[RenderableType]":
-        """Metrics for the terminal, in 80 columns."""
-
-    @abstractmethod
-    def report_files(self, judged: Judged) -> dict[str, bytes]:
-        """Files of a report beside `metrics.json`: tables and figures, by name."""
-
-    def sentence(self, score: float, split: str) -> str:
-        """A score of the metric in words, as the beginning of a sentence in Markdown."""
-        return f"**{self.metric.title} {100 * score:.1f} %** on the {split} images"
-
-
-def pseudo_values(whole: float, without: Sequence[float]) -> NDArray[np.float64]:
-    """What each group of images adds to a score that is no mean over images (the jackknife's pseudo-values).
-
-    Args:
-        whole: Score of all images.
-        without: Score without each of the groups, which are equally large.
-
-    Returns:
-        One value for each group; their mean is `whole`, their variance that of the score times the number of groups.
-
-    Example:
-        >>> pseudo_values(2.0, [2.5, 2.0, 1.5])  # for a mean, the groups' own means
-        array([1., 2., 3.])
-    """
-    groups = len(without)
-    values = groups * whole - (groups - 1) * np.asarray(without, dtype=np.float64)
-    return values + (whole - values.mean())

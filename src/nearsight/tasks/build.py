@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import timm
+import torch
+from safetensors import safe_open
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import nn
 
@@ -30,12 +32,58 @@ def build(choice: ModelChoice, classes: int, data: DataUse | None = None) -> Bui
         >>> built.preprocessing.size, built.model.num_classes
         ((48, 48), 7)
     """
+    if choice.options.get("in_chans", 3) != 3:
+        raise ValueError(
+            f"in_chans is {choice.options['in_chans']}, but images are read as red, green and blue, grey ones too; "
+            "leave it out, or train a model of create_model(in_chans=...) in a loop of your own."
+        )
     built = build_plain(choice, classes)
     if data is not None:
         built = replace(built, preprocessing=preprocessing_of(built.model, built.preprocessing.size, data))
     if not choice.localize:
         return built
     return replace(built, model=apply_choice(built.model, LocalizeOptions.from_json(choice.localize), inplace=True))
+
+
+def keep_known_classes(model: nn.Module, weights: Path | None, classes: Sequence[str]) -> tuple[str, ...]:
+    """Give the head the rows that a former run learnt for classes of the same name; new classes start anew.
+
+    Without it a head of another width starts anew as a whole, and one of the same width has rows of other classes.
+
+    Args:
+        model: Built from the weights, with a linear head; it is changed.
+        weights: File of the former run; weights that name no classes leave the head as it is.
+        classes: Names of the classes at hand.
+
+    Returns:
+        Names of the classes that are known.
+    """
+    if weights is None or not has_description(weights):
+        return ()
+    former = (read_description(weights).get("trained") or {}).get("classes") or []
+    rows = {name: number for number, name in enumerate(former)}
+    known = [(number, rows[name]) for number, name in enumerate(classes) if name in rows]
+    if not known:
+        return ()
+    head: Any = getattr(model, "get_classifier", lambda: None)()
+    named = {id(module): name for name, module in model.named_modules()}
+    with safe_open(weights, "pt") as held, torch.no_grad():
+        stored = set(held.keys())
+        for layer in head if isinstance(head, (tuple, list)) else [head]:
+            if not isinstance(layer, nn.Linear | nn.Conv2d) or f"{named.get(id(layer))}.weight" not in stored:
+                return ()
+            for key in ("weight", "bias"):
+                target, name = getattr(layer, key), f"{named[id(layer)]}.{key}"
+                if target is None or name not in stored:
+                    continue
+                source = held.get_tensor(name)
+                if key == "weight" and source.shape[1:] != target.shape[1:]:
+                    return ()
+                # A new class starts as an average one: its score is neither above nor below all that are known.
+                target.copy_(source[: len(former)].mean(0, keepdim=True).expand_as(target).to(target))
+                for new, old in known:
+                    target[new].copy_(source[old])
+    return tuple(classes[new] for new, _ in known)
 
 
 def build_plain(choice: ModelChoice, classes: int) -> Built:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..interval import Interval, json_number
+from ..interval import Interval, json_number, wilson
+from .predictions import temper
 
-NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 BINS = 15
 TOP = 5
 
@@ -187,23 +187,6 @@ def measure_ranked(ranked: Sequence[Ranked], classes: int) -> ClassificationMetr
     )
 
 
-def wilson(hits: int, total: int) -> Interval:
-    """A fraction with Wilson's interval, which stays in 0..1 and holds for few cases, too.
-
-    Example:
-        >>> [round(x, 3) for x in wilson(8, 10)]
-        [0.8, 0.49, 0.943]
-    """
-    if total == 0:
-        return Interval(np.nan, np.nan, np.nan)
-    rate, weight = hits / total, NORMAL_95**2 / total
-    centre = rate + weight / 2
-    spread = NORMAL_95 * np.sqrt(rate * (1 - rate) / total + weight / (4 * total))
-    low, high = ((centre + sign * spread) / (1 + weight) for sign in (-1, 1))
-    # At the ends the interval touches 0 or 1 exactly; rounding must not push it past the value.
-    return Interval(rate, float(min(max(low, 0.0), rate)), float(max(min(high, 1.0), rate)))
-
-
 def confusion_matrix(labels: Numbers, predictions: Numbers, classes: int) -> Numbers:
     """Images by true class (rows) and prediction (columns)."""
     return np.bincount(labels * classes + predictions, minlength=classes * classes).reshape(classes, classes)
@@ -222,6 +205,52 @@ def calibrate(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) ->
         accuracy = np.bincount(bin_of, weights=right, minlength=bins) / images
     error = float(np.nansum(images * np.abs(mean - accuracy)) / len(right))
     return Calibration(error, edges, images, mean, accuracy)
+
+
+def fit_temperature(probabilities: Floats, targets: NDArray[Any]) -> float:
+    """The temperature at which the true classes of some images are most probable (Guo et al., 2017).
+
+    Args:
+        probabilities: `[n, C]`.
+        targets: True class numbers `[n]`, or whether each image has each class `[n, C]`.
+
+    Example:
+        >>> round(fit_temperature(np.array([[0.9, 0.1]] * 4), np.array([0, 0, 0, 1])), 2)  # 75 % instead of 90 %
+        2.0
+    """
+    from scipy.optimize import minimize_scalar  # which takes a while, and bundles do without
+
+    exclusive = targets.ndim == 1
+    rows = np.arange(len(targets))
+
+    def loss(power: float) -> float:
+        found = temper(probabilities, float(np.exp(power)), exclusive)
+        own = found[rows, targets] if exclusive else np.where(targets, found, 1 - found)
+        return float(-np.log(np.maximum(own, np.finfo(np.float64).tiny)).mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded", options={"xatol": 1e-6}).x))
+
+
+def conformal_threshold(own: Floats, error_rate: float) -> float | None:
+    """The probability that a class needs to be in a set which misses the true class no more often than promised.
+
+    Split conformal prediction: of n images that nothing was learned from and one more of the same kind, the true class
+    of that one is as likely to come at any place among them, so that its probability is below the k-th smallest, `k =
+    floor((n + 1) error_rate)`, in no more than that fraction of the cases.
+
+    Args:
+        own: Probability of the true class of each image `[n]`.
+        error_rate: What is promised.
+
+    Returns:
+        The threshold; None where there are too few images for the promise.
+
+    Example:
+        >>> conformal_threshold(np.arange(1, 20) / 20, 0.1), conformal_threshold(np.array([0.3]), 0.1)
+        (0.1, None)
+    """
+    rank = int(np.floor((len(own) + 1) * error_rate + 1e-9))
+    return float(np.sort(own)[rank - 1]) if rank >= 1 else None
 
 
 def most_confused(confusion: Numbers, most: int) -> list[tuple[int, int, int]]:

@@ -3,51 +3,39 @@
 Every decision about what a recipe leaves open is a small table or rule with its reason; `fill_in` only applies them.
 """
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 from timm.data import Mixup
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config.files import parse
 from ..config.recipe import Recipe
-from ..console import percent, titled
-from ..data.labels import shorten
 from ..data.loader import Batch, seed_draws
-from ..data.samples import BadImage, Data, Split, Subset
+from ..data.samples import BadImage, Data, Split
 from ..data.sizes import LARGEST_BY_ITSELF, choose_size
 from ..data.transforms import Augmentation, Preprocessing
 from ..data.unlabelled import UNLABELLED
-from ..interval import Interval
 from ..models import MODELS
 from ..models.backbone import pair
 from ..models.options import OF_BACKBONE, apply_options
 from ..models.registry import OF_TIMM
-from ..plots.overlays import draw_labels
-from ..plots.style import abbreviate, to_png
-from .base import Built, Judged, Labeller, Meter, Metric, Opinion, PooledFeatures, Task, feature_loss
-from .build import build
-from .classification_metrics import ClassificationMetrics, Ranked, measure_ranked, most_confused, rank, worst_classes
-from .classification_plots import ACROSS, Mistake, draw_confusion, draw_mistakes, draw_reliability
-from .predictions import Classification
+from .base import Built, Labeller, Opinion, PooledFeatures, Task, class_weights, feature_loss
+from .build import build, keep_known_classes, weights_file
+from .classification_metrics import conformal_threshold, fit_temperature
+from .classification_report import ClassificationEvaluator
+from .predictions import Classification, temper
+from .views import View
 
+ERROR_RATES = (0.01, 0.02, 0.05, 0.1, 0.2)  # that thresholds for "don't know" are kept for
 LOOKED_AT = 32  # images whose size stands for all
-ROWS = 5  # worst classes and most frequent confusions to list
-NAME = 30  # characters of a class name
-SHOWN = 4 * ACROSS  # mistakes on the contact sheet
 
-# Images up to this side: the model. The local feed-forward part gained most in trials on small data, and costs little.
-MODEL_BY_SIZE = ((64, "localvit_nano"), (float("inf"), "localvit_tiny"))
+# Images up to this side: the model. The family that learns most from few images in a given time (docs/results/near.md).
+MODEL_BY_SIZE = ((64, "near_nano"), (float("inf"), "near_tiny"))
 
 # Tokens along a side on the coarsest map that a model should have at least, and its stride at most: a plain
 # transformer needs some tokens to attend to; a pyramid has finer maps in front of its last one.
@@ -70,6 +58,11 @@ STRENGTH: tuple[tuple[float, dict[str, Any]], ...] = (
     (100, {"rand_augment": "rand-m5-mstd0.5-inc1", "mixup": 0.2, "cutmix": 0.5, "erase": 0.1}),
     (float("inf"), {"rand_augment": "rand-m9-mstd0.5-inc1", "mixup": 0.8, "cutmix": 1.0, "erase": 0.25}),
 )
+# What `small-data` does otherwise for a family, unless an optimizer is asked for: dense convolutions with batch norms
+# bear a higher rate than a transformer and gain much from Muon (docs/results/near.md).
+BY_FAMILY: dict[str, dict[str, dict[str, Any]]] = {
+    "near": {"optimizer": {"kind": "muon", "lr": 4e-3, "beta2": 0.99}, "schedule": {"min_lr": 0.0}},
+}
 # The fraction of the epochs that recipes without a warm-up of their own warm up in, whatever the number of epochs.
 WARM_UP = {"small-data": 0.05, "small-multilabel": 0.05, "fine-tune": 0.1, "retrofit": 0.1}
 
@@ -92,7 +85,7 @@ def fill_in(recipe: Recipe, images: int, classes: int, side: int) -> Recipe:
         >>> from nearsight.config.files import load_recipe
         >>> filled = fill_in(load_recipe("small-data"), images=5000, classes=10, side=32)
         >>> filled.model.name, filled.model.img_size, filled.model.patch_size, filled.epochs, filled.batch
-        ('localvit_nano', 32, 4, 100, 128)
+        ('near_nano', 32, 2, 100, 128)
     """
     if images < 1 or classes < 2:
         raise ValueError(
@@ -112,6 +105,11 @@ def fill_in(recipe: Recipe, images: int, classes: int, side: int) -> Recipe:
         # RandAugment and the user's colour jitter exclude each other.
         given = given | {"rand_augment"} if recipe.augment.color_jitter else given
         settings["augment"] |= {key: value for key, value in strength.items() if key not in given}
+        known = MODELS.get(settings["model"]["name"])
+        if known is not None and "kind" not in recipe.optimizer.model_fields_set:
+            for section, values in BY_FAMILY.get(known.family, {}).items():
+                asked = getattr(recipe, section).model_fields_set
+                settings[section] |= {key: value for key, value in values.items() if key not in asked}
     if recipe.name in WARM_UP and "warmup_epochs" not in recipe.schedule.model_fields_set:
         settings["schedule"]["warmup_epochs"] = round(WARM_UP[recipe.name] * settings["epochs"], 2)
     return parse(settings, f"The recipe {recipe.name}")
@@ -172,12 +170,20 @@ def choose_batch(images: int) -> int:
 class LabelTask(Task):
     """What tasks have in common that give an image one label or several."""
 
-    batch = 64
     is_linear = True
+    most_labels: int | None = 1
     prediction: type[Classification] = Classification
 
+    views: ClassVar[dict[str, tuple[View, ...]]] = {
+        "flip": (View(flip=True),),
+        "vflip": (View(flip_vertical=True),),
+        "crops": tuple(View(corner=corner) for corner in ((0, 0), (0, 1), (1, 0), (1, 1), (0.5, 0.5))),
+    }
+
     def build(self, recipe: Recipe, data: Data) -> Built:
-        return build(recipe.model, len(data.classes), recipe.data)
+        built = build(recipe.model, len(data.classes), recipe.data)
+        keep_known_classes(built.model, weights_file(recipe.model.weights, recipe.model.name), data.classes)
+        return built
 
     def preprocessing_from(self, values: Mapping[str, Any]) -> Preprocessing:
         known: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
@@ -202,15 +208,19 @@ class LabelTask(Task):
         ]
 
 
-class Classify(LabelTask):
+class Classify(ClassificationEvaluator, LabelTask):
     """Telling classes of images apart."""
 
-    name = "classify"
     purpose = "tell which of these an image shows"
     hub_tag = "image-classification"
     default_recipe = "small-data"
-    metric = Metric("accuracy", "accuracy")
-    files = ("predictions.csv", "confusion.png", "reliability.png", "mistakes.png")
+    is_pretrained = True
+
+    def calibrate(self, probabilities: NDArray[np.float64], targets: NDArray[Any]) -> dict[str, Any]:
+        temperature = fit_temperature(probabilities, targets)
+        own = temper(probabilities, temperature)[np.arange(len(targets)), targets]
+        found = {f"{rate:g}": conformal_threshold(own, rate) for rate in ERROR_RATES}
+        return {"temperature": temperature, "conformal": {rate: v for rate, v in found.items() if v is not None}}
 
     def complete(self, recipe: Recipe, data: Data) -> Recipe:
         assert data.train is not None
@@ -223,56 +233,8 @@ class Classify(LabelTask):
         labels, classes = data.train.labels, len(data.classes)
         return CrossEntropy(recipe, labels, classes, built.preprocessing, device, teacher, built.model)
 
-    def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "ClassificationMeter":
-        return ClassificationMeter(classes)
-
-    def match_split(self, split: Split, data: Data, classes: Sequence[str]) -> Split:
-        if data.classes == tuple(classes):
-            return split
-        known = {name: number for number, name in enumerate(classes)}
-        present = np.unique(split.labels).tolist()
-        unknown = [data.classes[number] for number in present if data.classes[number] not in known]
-        if unknown:
-            count = "a class" if len(unknown) == 1 else f"{len(unknown)} classes"
-            raise ValueError(
-                f"{data.source} has {count} that the model does not know: {shorten(unknown, 10)}; it knows "
-                f"{shorten(classes, 10)}. Rename or remove {'it' if len(unknown) == 1 else 'them'}."
-            )
-        return Renumbered(split, np.array([known.get(name, -1) for name in data.classes], dtype=np.int64))
-
-    def draw_truth(self, split: Split, index: int, classes: Sequence[str]) -> tuple[Image.Image, Image.Image]:
-        image = split.read(index)
-        return image, draw_labels(image, [(classes[int(split.labels[index])], None)])
-
-    def tables(self, judged: Judged) -> list[RenderableType]:
-        return classification_tables(judged.metrics, judged.classes)
-
-    def report_files(self, judged: Judged) -> dict[str, bytes]:
-        metrics: ClassificationMetrics = judged.metrics
-        wrong = int(metrics.images - metrics.confusion.trace())
-        return {
-            "predictions.csv": to_csv(judged),
-            "confusion.png": to_png(draw_confusion(metrics.confusion, judged.classes)),
-            "reliability.png": to_png(draw_reliability(metrics.calibration)),
-            "mistakes.png": to_png(draw_mistakes(find_mistakes(judged), metrics.images, wrong)),
-        }
-
-    def sentence(self, score: float, split: str) -> str:
-        return f"**{100 * score:.1f} %** of the {split} images are classified correctly"
-
 
 TASK = Classify()
-
-
-class Renumbered(Subset):
-    """A split whose class numbers are those of a model."""
-
-    def __init__(self, whole: Split, numbers: NDArray[np.int64]):
-        super().__init__(whole, np.arange(len(whole)))
-        self.labels = numbers[whole.labels]
-
-    def target(self, index: int) -> int:
-        return int(self.labels[index])
 
 
 def typical_side(split: Split) -> int:
@@ -343,7 +305,7 @@ class CrossEntropy:
     ):
         self.recipe, self.preprocessing, self.device, self.teacher = recipe, preprocessing, device, teacher
         self.classes, self.student = classes, student
-        self.weight = class_weights(recipe.loss.class_weights, labels[labels >= 0], classes)
+        self.weight = class_weights(recipe.loss.class_weights, np.bincount(labels[labels >= 0], minlength=classes))
         if self.weight is not None:
             self.weight = self.weight.to(device)
         self.mixup = make_mixup(recipe, classes)
@@ -421,20 +383,6 @@ class CrossEntropy:
         return F.cross_entropy(logits, targets, self.weight, reduction="none", label_smoothing=smoothing, **options)
 
 
-def class_weights(setting: Any, labels: NDArray[np.int64], classes: int) -> Tensor | None:
-    """A weight for each class, balanced ones with a mean of 1 over the images; None where all are alike."""
-    if setting == "none":
-        return None
-    counts = np.bincount(labels, minlength=classes)
-    if setting == "balanced":
-        weights = len(labels) / (np.count_nonzero(counts) * np.maximum(counts, 1))
-    elif len(setting) != classes:
-        raise ValueError(f"loss.class_weights has {len(setting)} numbers, but there are {classes} classes.")
-    else:
-        weights = np.asarray(setting, dtype=float)
-    return torch.tensor(weights, dtype=torch.float32)
-
-
 def make_mixup(recipe: Recipe, classes: int, smoothing: float | None = None) -> Mixup | None:
     """timm's mixup and cutmix, if the recipe mixes; labels are smoothed as the recipe says, unless told otherwise."""
     settings = recipe.augment
@@ -448,101 +396,3 @@ def make_mixup(recipe: Recipe, classes: int, smoothing: float | None = None) -> 
         label_smoothing=recipe.loss.smoothing if smoothing is None else smoothing,
         num_classes=classes,
     )
-
-
-class ClassificationMeter(Meter):
-    """True class, prediction and its probabilities for each image (`Ranked`)."""
-
-    def record(self, index: int, prediction: Classification, target: Any) -> Ranked:
-        return rank(prediction.probabilities, int(target))
-
-    def metrics(self) -> ClassificationMetrics:
-        if not self.records:
-            raise ValueError("None of the images can be read; run `nearsight data check` on the data.")
-        return measure_ranked(self.ranked(), self.classes)
-
-    def ranked(self) -> list[Ranked]:
-        """What is known of each image, in the order of `indices`."""
-        return [self.records[index] for index in sorted(self.records)]
-
-    def scores(self) -> NDArray[np.float64]:
-        return np.array([float(found.predicted == found.label) for found in self.ranked()])
-
-    def compared(self) -> dict[str, NDArray[Any]]:
-        found = self.ranked()
-        classes = np.array([[one.predicted for one in found], [one.label for one in found]], dtype=np.int64)
-        return {
-            "scores": classes[0] == classes[1],
-            "classes": classes,
-            "confidence": np.array([one.confidence for one in found], dtype=np.float32),
-        }
-
-
-def find_mistakes(judged: Judged) -> list[Mistake]:
-    """The wrong predictions that the model was most confident of, with their images."""
-    found = zip(judged.meter.indices.tolist(), judged.meter.ranked(), strict=True)
-    wrong = [(index, one) for index, one in found if one.predicted != one.label]
-    wrong.sort(key=lambda pair: -pair[1].confidence)
-    return [
-        Mistake(
-            judged.images.read(index, enough=256),
-            judged.classes[one.label],
-            judged.classes[one.predicted],
-            one.confidence,
-        )
-        for index, one in wrong[:SHOWN]
-    ]
-
-
-def to_csv(judged: Judged) -> bytes:
-    """A line for each image: its name, the true class, the prediction, and how probable the model held both."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["image", "true", "predicted", "right", "probability", "probability_of_true"])
-    for index, one in zip(judged.meter.indices.tolist(), judged.meter.ranked(), strict=True):
-        names = judged.classes[one.label], judged.classes[one.predicted]
-        values = (f"{value:.6f}" for value in (one.confidence, one.probability))
-        writer.writerow([judged.images.name(index), *names, int(one.predicted == one.label), *values])
-    return stream.getvalue().encode(errors="surrogateescape")
-
-
-def classification_tables(metrics: ClassificationMetrics, classes: Sequence[str]) -> list[RenderableType]:
-    """One line for each metric, then the worst classes and the most frequent confusions, if there are mistakes."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True, style="bold")
-    table.add_column(style="dim")
-    table.add_row("top-1", percent(metrics.top1.value), f"95 % interval {limits(metrics.top1)}")
-    if metrics.top5 is not None:
-        table.add_row("top-5", percent(metrics.top5.value), f"95 % interval {limits(metrics.top5)}")
-    table.add_row("balanced accuracy", percent(metrics.balanced_accuracy), "mean of the classes' accuracies")
-    table.add_row("macro F1", percent(metrics.macro_f1), "mean of the classes' F1")
-    calibration = metrics.calibration
-    confidence = float(np.nansum(calibration.images * calibration.confidence)) / metrics.images
-    tendency = "overconfident" if confidence > metrics.top1.value else "underconfident"
-    table.add_row("calibration error", percent(calibration.error), f"{tendency}: mean confidence {percent(confidence)}")
-    table.add_row("log loss", f"{metrics.nll:.3f}", "mean of -log p(true class)")
-    worst = [number for number in worst_classes(metrics, ROWS) if metrics.recall[number].value < 1]
-    if not worst:
-        return [table, Text("\nNo mistake.", style="green")]
-    by_class = titled("worst classes", "images", "accuracy", "95 % interval", "precision")
-    for number in worst:
-        recall, precision = metrics.recall[number], metrics.precision[number]
-        shown = percent(precision.value) if precision.value == precision.value else "never predicted"
-        cells = (f"{metrics.support[number]:,}", percent(recall.value), limits(recall), shown)
-        by_class.add_row(short(classes[number]), *cells)
-    confusions = titled("most frequent confusions", "images", "of the class")
-    for true, predicted, count in most_confused(metrics.confusion, ROWS):
-        pair = Text.assemble(short(classes[true]), (" taken for ", "dim"), short(classes[predicted]))
-        confusions.add_row(pair, f"{count:,}", percent(count / metrics.support[true]))
-    return [table, Text(), by_class, Text(), confusions]
-
-
-def short(name: str) -> Text:
-    """A class name that leaves room for the numbers; taken literally, whatever brackets it holds."""
-    return Text(abbreviate(name, NAME))
-
-
-def limits(value: Interval) -> str:
-    """The limits of an interval for people."""
-    return f"{100 * value.low:.1f} – {100 * value.high:.1f} %"

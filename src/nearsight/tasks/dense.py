@@ -4,43 +4,37 @@ Every decision about what a recipe leaves open is a small table or rule with its
 them.
 """
 
-import csv
-import io
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import timm
 import torch
-from PIL import Image, ImageDraw
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
 from ..checkpoints.backbone import load_backbone
 from ..checkpoints.format import load_model, name_in, read_description
-from ..checkpoints.pretrained import has_description
+from ..checkpoints.pretrained import SAME_NETWORK, has_description, split_name
 from ..config.files import parse
-from ..config.recipe import ModelChoice, Recipe
-from ..data.formats import png_bytes
-from ..data.loader import Batch, read_sample
-from ..data.samples import Data, Split
-from ..data.sizes import Sizes, choose_side, measure_sizes
+from ..config.recipe import ConfigBase, ModelChoice, Recipe
+from ..data.loader import Batch
+from ..data.samples import Data
+from ..data.sizes import SIDES, Sizes, choose_side, measure_sizes
 from ..data.transforms import DenseAugmentation, DensePreprocessing
-from ..heads import HEADS, DenseModel, DenseSpec, TimmBackbone
-from ..heads.pyramid import round_stride
+from ..heads import HEADS, DenseModel, DenseSpec, TimmBackbone, from_json
+from ..heads.pyramid import has_one_stride, round_stride, strides_of
 from ..models import MODELS
 from ..models.options import apply_options
 from ..models.spec import BackboneSpec, spec_from_json
-from ..plots.overlays import side_by_side
-from .base import Built, Judged, Labeller, Task
+from .base import Built, Labeller, Task
 from .build import plain, weights_file
+from .evaluator import DenseEvaluator
 from .predictions import Prediction
+from .views import View
 
-SHOWN = 4  # cases of each sort
-TALL = 240  # pixels of a case
-WIDE = 1200  # pixels of a case, at most
 OLD_KEYS = {"shorter": "min_size", "longest": "max_size"}  # in descriptions of version 0.1
 
 # Side of the square that training images are cut to, in shorter sides: one wide or enlarged image would make its whole
@@ -49,12 +43,29 @@ CROP = 4 / 3
 # The most that a recipe takes: for a model's own size, a crop, and the longest side of an image.
 MODEL_SIDE, CROP_SIDE, LONGEST = 2048, 4096, 8192
 
+# From weights, images are shown at least so large that the last map has this many positions along a side: as many as in
+# pretraining. A transformer with coarse patches sees small things only where images are larger still.
+LEAST_SPREAD, LEAST_STAGED = 14, 7
+COARSE, ENLARGED = 14, 1.5
+
 LARGE = 192  # shorter side from which on a pyramid begins with a coarser stride
 
-# About this many images seen, in between so many passes: an hour or two on two cores.
-IMAGES_SEEN = 20_000
-PASSES = (12, 150)
-BATCH = 8
+# About this many images seen, in between so many passes: an hour or two on two cores from scratch; pretrained weights
+# need fewer.
+IMAGES_SEEN, IMAGES_SEEN_FROM_WEIGHTS = 20_000, 5_000
+PASSES, PASSES_FROM_WEIGHTS = (12, 150), (8, 60)
+VALIDATIONS = 5  # in a run from weights; with few images, each would take as long as an epoch
+BATCH, BATCH_FROM_WEIGHTS = 8, 4  # from weights few epochs are made, and steps count
+
+# How fast weights move where the recipe leaves it open. Pretrained layers keep what is general, the more the earlier
+# they are; what stands behind them is new and learns at the full rate. The mean of the weights counts, since batches
+# are small.
+FROM_SCRATCH: dict[str, Any] = {"lr": 2e-3, "lr_batch": 8, "clip": 5.0}
+FROM_WEIGHTS: dict[str, Any] = {"lr": 5e-4, "lr_batch": 4, "clip": 1.0, "layer_decay": 0.75}
+EMA = 0.99
+# Blocks of a transformer whose maps are used, and the width of the convolutions beside it that see what is thinner than
+# its patches.
+LAYERS, DETAIL = 4, 32
 
 # LIT's pyramid spends no attention on its largest map; LocalViT's convolutions learn from few images.
 MODEL = "lit_nano"
@@ -81,7 +92,7 @@ HEAD_WIDTHS: dict[str, dict[str, Any]] = {
 }
 
 
-def fill_in_dense(recipe: Recipe, data: Data, sizes: Sizes, head: str) -> Recipe:
+def fill_in_dense(recipe: Recipe, data: Data, sizes: Sizes, head: str, crop: float = CROP) -> Recipe:
     """Make everything concrete that a recipe of dense prediction leaves to the data; what it says stays as it is.
 
     Args:
@@ -89,22 +100,95 @@ def fill_in_dense(recipe: Recipe, data: Data, sizes: Sizes, head: str) -> Recipe
         data: With training images.
         sizes: Of the images and of the objects in them.
         head: The head to take where the recipe names none.
+        crop: Side of the square that training images are cut to, in shorter sides.
     """
     train = data.train
     assert train is not None
+    recipe = name_model(recipe)
     settings = recipe.model_dump()
-    shorter = recipe.dense.min_size or recipe.model.img_size or choose_side(sizes)
+    is_started = recipe.model.weights is not None
+    backbone, is_whole = started_backbone(recipe.model) if is_started else (None, False)
+    shorter = recipe.dense.min_size or recipe.model.img_size or choose_shorter(sizes, backbone)
     settings["dense"]["min_size"] = shorter
     if recipe.name == "small-segment" and recipe.dense.max_size is None:
         settings["dense"]["max_size"] = min(LONGEST, round(shorter * sizes.frame[1] / sizes.frame[0]))
     if recipe.name.startswith("small-") and "crop" not in recipe.dense.model_fields_set:
-        settings["dense"]["crop"] = min(CROP_SIDE, max(16, round(shorter * CROP / 16) * 16))
-    settings["epochs"] = recipe.epochs or int(np.clip(IMAGES_SEEN // max(len(train), 1), *PASSES))
-    settings["batch"] = recipe.batch or max(1, min(BATCH, len(train) // 4))
+        settings["dense"]["crop"] = min(CROP_SIDE, max(16, round(shorter * crop / 16) * 16))
+    seen, passes = (IMAGES_SEEN_FROM_WEIGHTS, PASSES_FROM_WEIGHTS) if is_started else (IMAGES_SEEN, PASSES)
+    settings["epochs"] = recipe.epochs or int(np.clip(seen // max(len(train), 1), *passes))
+    settings["batch"] = recipe.batch or max(1, min(BATCH_FROM_WEIGHTS if is_started else BATCH, len(train) // 4))
     settings["model"] |= choose_parts(recipe, recipe.model.head or head, shorter, sizes)
-    if recipe.name.startswith("small-") and "warmup_epochs" not in recipe.schedule.model_fields_set:
-        settings["schedule"]["warmup_epochs"] = round(0.05 * settings["epochs"], 2)
+    is_spread = backbone is not None and has_one_stride(backbone) and not is_whole  # a pyramid has maps of its own
+    if is_spread and recipe.name.startswith("small-"):
+        wanted = {"layers": LAYERS, "detail": DETAIL}
+        settings["model"] |= {key: value for key, value in wanted.items() if getattr(recipe.model, key) is None}
+    if recipe.name.startswith("small-"):
+        settings |= choose_pace(recipe, settings["epochs"])
     return parse(settings, f"The recipe {recipe.name}")
+
+
+def name_model(recipe: Recipe) -> Recipe:
+    """The recipe with the model whose pretrained weights it names; files of those are called after their model."""
+    file = weights_file(recipe.model.weights, recipe.model.name)
+    if file is None or recipe.model.name is not None or has_description(file):
+        return recipe
+    held = split_name(file.name.removesuffix(file.suffix))[0]
+    if not timm.is_model(held):
+        return recipe
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"name": own_name(held)})})
+
+
+def own_name(model: str) -> str:
+    """Our name of a model of timm where we have the same network, whose maps can be explained and exported, too."""
+    return next((own for own, theirs in SAME_NETWORK.items() if theirs == model), model)
+
+
+def started_backbone(model: ModelChoice) -> tuple[BackboneSpec | TimmBackbone, bool]:
+    """The backbone that weights are of, or that is named for them; and whether they are of a detector or segmenter."""
+    file = weights_file(model.weights, model.name)
+    description = read_description(file) if file is not None and has_description(file) else None
+    if description is not None and description["dense"] is not None:
+        return from_json(description["dense"]).backbone, True
+    return backbone_of(model, description)[0], False
+
+
+def choose_shorter(sizes: Sizes, backbone: BackboneSpec | TimmBackbone | None) -> int:
+    """Shorter side that images are shown with; larger ones to a backbone with weights whose last map is coarse.
+
+    Example:
+        >>> small = Sizes(side=128, frame=(128, 128), small=None, large=None, classes=None, crowded=0)
+        >>> [choose_shorter(small, spec) for spec in (None, MODELS["deit_tiny"], MODELS["lit_nano"])]
+        [128, 224, 128]
+    """
+    side: float = choose_side(sizes)
+    if backbone is None:
+        return int(side)
+    coarsest = strides_of(backbone)[-1]
+    least = (LEAST_SPREAD if has_one_stride(backbone) else LEAST_STAGED) * round_stride(coarsest)
+    if has_one_stride(backbone) and coarsest >= COARSE:
+        side = min(ENLARGED * side, max(side, SIDES[1]))
+    return round(max(least, min(side, sizes.frame[0])) / 32) * 32 or 32
+
+
+def choose_pace(recipe: Recipe, epochs: int) -> dict[str, Any]:
+    """Learning rates, warm-up, averaging and validation, where the recipe says nothing of them."""
+    is_started = recipe.model.weights is not None
+
+    settings: dict[str, Any] = {
+        "optimizer": fill_section(recipe.optimizer, FROM_WEIGHTS if is_started else FROM_SCRATCH),
+        "schedule": fill_section(recipe.schedule, {"warmup_epochs": round(0.05 * epochs, 2)}),
+    }
+    given = recipe.model_fields_set
+    if is_started and "ema" not in given:
+        settings["ema"] = EMA
+    if is_started and "validate_every" not in given:
+        settings["validate_every"] = max(1, epochs // VALIDATIONS)
+    return settings
+
+
+def fill_section(section: ConfigBase, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a section of a recipe, with these where it says nothing of them."""
+    return section.model_dump() | {key: v for key, v in wanted.items() if key not in section.model_fields_set}
 
 
 def choose_parts(recipe: Recipe, head: str, shorter: int, sizes: Sizes) -> dict[str, Any]:
@@ -117,7 +201,8 @@ def choose_parts(recipe: Recipe, head: str, shorter: int, sizes: Sizes) -> dict[
     if recipe.name.startswith("small-"):
         finest = 4 if shorter >= 96 else 2
         options = {**HEAD_WIDTHS.get(head, {}), **choose_boxes(head, finest, shorter, sizes)}
-        if patch is None and model.spec is None and name in MODELS and "patch" not in model.options:
+        is_given = model.weights is not None or model.spec is not None or "patch" in model.options
+        if patch is None and name in MODELS and not is_given:
             patch = choose_stride(name, finest, shorter)
     options |= model.head_options
     size = min(shorter, MODEL_SIDE)  # tables of positions are resized to every image
@@ -197,7 +282,8 @@ def build_dense(recipe: Recipe, classes: int, masks: bool) -> Built:
         name = description["name"]
     else:
         backbone, name = backbone_of(choice, description)
-        model = DenseModel(DenseSpec(backbone, head_of(choice, recipe.task)), classes, masks)
+        spec = DenseSpec(backbone, head_of(choice, recipe.task), choice.layers or 1, choice.detail or 0)
+        model = DenseModel(spec, classes, masks)
         if weights is not None:
             load_backbone(model, weights)
     assert dense.min_size is not None
@@ -218,7 +304,8 @@ def build_dense(recipe: Recipe, classes: int, masks: bool) -> Built:
 def backbone_of(choice: ModelChoice, description: dict[str, Any] | None) -> tuple[BackboneSpec | TimmBackbone, str]:
     """The backbone that is named, or that the weights are of; and its name."""
     name = plain(choice.name or "") or (name_in(description) if description else None)
-    if description is not None and description.get("spec") is not None and choice.name is None:
+    is_held = description is not None and choice.name in (None, name_in(description)) and not choice.options
+    if description is not None and description.get("spec") is not None and is_held:
         spec = spec_from_json(description["spec"])
     elif name is not None and (choice.spec is not None or name in MODELS):
         spec = apply_options(name, choice.described() or MODELS[name], dict(choice.options))
@@ -278,16 +365,24 @@ def normalisation(model: DenseModel) -> tuple[Any, Any]:
     return tuple(about.get("mean", IMAGENET_DEFAULT_MEAN)), tuple(about.get("std", IMAGENET_DEFAULT_STD))
 
 
-class DenseTask(Task):
+class DenseTask(DenseEvaluator, Task):
     """Detection or segmentation; the model computes its losses itself."""
 
-    batch = 8
-    files = ("images.csv", "cases.png")
+    is_pretrained = True
     follows_content = True
-    image_score: str  # title of the score of an image in tables
+
+    views: ClassVar[dict[str, tuple[View, ...]]] = {
+        "flip": (View(flip=True),),
+        "vflip": (View(flip_vertical=True),),
+        "scales": (View(scale=0.75), View(scale=1.25)),
+    }
 
     def complete(self, recipe: Recipe, data: Data) -> Recipe:
-        return fill_in_dense(recipe, data, self.sizes(data), self.head(data))
+        return fill_in_dense(recipe, data, self.sizes(data), self.head(data), self.crop(recipe))
+
+    def crop(self, recipe: Recipe) -> float:
+        """Side of the square that training images are cut to, in shorter sides."""
+        return CROP
 
     def sizes(self, data: Data) -> Sizes:
         """Sizes of the training images and of what is in them."""
@@ -297,6 +392,9 @@ class DenseTask(Task):
     @abstractmethod
     def head(self, data: Data) -> str:
         """The head for data of this task."""
+
+    def host_of(self, model: str) -> str:
+        return own_name(model)
 
     def build(self, recipe: Recipe, data: Data) -> Built:
         return build_dense(recipe, len(data.classes), data.masks)
@@ -351,71 +449,6 @@ class DenseTask(Task):
             about: What every prediction holds: the image, its size and the classes.
         """
 
-    def match_split(self, split: Split, data: Data, classes: Sequence[str]) -> Split:
-        if data.classes != tuple(classes):
-            raise ValueError(
-                f"{data.source} has the classes {', '.join(data.classes)}; the model's are {', '.join(classes)}, "
-                "in this order."
-            )
-        return split
-
-    def report_files(self, judged: Judged) -> dict[str, bytes]:
-        return {"images.csv": self.to_csv(judged), "cases.png": png_bytes(self.draw_cases(judged))}
-
-    def to_csv(self, judged: Judged) -> bytes:
-        """A line for each image: its name, and how good the prediction is."""
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["image", self.image_score])
-        for index, score in zip(judged.meter.indices.tolist(), judged.meter.scores().tolist(), strict=True):
-            writer.writerow([judged.images.name(index), f"{score:.4f}"])
-        return stream.getvalue().encode(errors="surrogateescape")
-
-    def draw_cases(self, judged: Judged) -> Image.Image:
-        """The worst predictions on the left, the best on the right, each beside the ground truth.
-
-        The best are those with something to find, if there are any.
-        """
-        scores, content = judged.meter.scores(), judged.meter.content()
-        worst = np.argsort(scores, kind="stable")[:SHOWN].tolist()
-        order = np.lexsort((scores, content > 0))[::-1].tolist()
-        best = [row for row in order if row not in worst][:SHOWN]
-        columns = []
-        for title, rows in (("worst", worst), ("best", best)):
-            cases = [
-                self.draw_case(judged, int(judged.meter.indices[row]), f"{title}: {100 * scores[row]:.0f} %")
-                for row in rows
-            ]
-            columns.append(stack(cases))
-        page = Image.new("RGB", (sum(part.width for part in columns), max(part.height for part in columns)), "white")
-        left = 0
-        for part in columns:
-            page.paste(part, (left, 0))
-            left += part.width
-        return page
-
-    def draw_case(self, judged: Judged, index: int, title: str) -> Image.Image:
-        """One image: as it is, with the ground truth, and with the prediction."""
-        image, real = self.draw_truth(judged.images, index, judged.classes)
-        predicted = self.predicted(judged, index).draw(image)
-        name = Path(judged.images.name(index)).name
-        return side_by_side([(title, image), (f"ground truth · {name}", real), ("prediction", predicted)], TALL)
-
-    def predicted(self, judged: Judged, index: int) -> Prediction:
-        """The prediction for an image, as it is drawn."""
-        return judged.again(index)
-
-    def draw_truth(self, split: Split, index: int, classes: Sequence[str]) -> tuple[Image.Image, Image.Image]:
-        """An image of a split in its original size, and with its ground truth."""
-        image, annotation, size = read_sample(split, index, dense=True)
-        if image.size != (size[1], size[0]):
-            image = image.resize((size[1], size[0]))
-        return image, self.draw_annotation(image, annotation, classes)
-
-    @abstractmethod
-    def draw_annotation(self, image: Image.Image, annotation: Any, classes: Sequence[str]) -> Image.Image:
-        """An image with its ground truth."""
-
 
 class ModelLoss:
     """The losses that a detector or segmenter computes itself (`Objective`)."""
@@ -444,17 +477,3 @@ def to_device(target: Any, device: torch.device) -> Any:
     if isinstance(target, Tensor):
         return target.to(device, non_blocking=True)
     return {name: value.to(device, non_blocking=True) for name, value in target.items()}
-
-
-def stack(rows: Sequence[Image.Image]) -> Image.Image:
-    """Images one below the other, none wider than a page."""
-    rows = [
-        row if row.width <= WIDE else row.resize((WIDE, max(1, round(row.height * WIDE / row.width)))) for row in rows
-    ]
-    column = Image.new("RGB", (max((row.width for row in rows), default=0), sum(row.height for row in rows)), "white")
-    top = 0
-    for row in rows:
-        column.paste(row, (0, top))
-        top += row.height
-        ImageDraw.Draw(column).line((0, top - 1, column.width, top - 1), fill="#dddddd")
-    return column

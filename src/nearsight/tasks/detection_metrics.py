@@ -10,8 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
+from rich.console import RenderableType
+from rich.text import Text
 
+from ..console import percent, percent_or_dash, titled
+from ..data.instances import Instances
 from ..interval import json_number
+from ..plots.overlays import draw_detections
+from .evaluator import GROUPS, DenseEvaluator, Doubt, Judged, Meter, Metric, pseudo_values
+from .predictions import Detection
 
 MOST = 100  # predictions of an image that count, the top-scoring first
 HALF = 0.5  # IoU from which a prediction is right, for F1
@@ -145,8 +153,8 @@ def curves(
     from faster_coco_eval import COCO, COCOeval_faster
 
     annotations, predictions = coco_dataset(records, classes, kind)
-    with_truth = COCO(annotations)
-    evaluation = COCOeval_faster(with_truth, with_truth.loadRes(predictions), KINDS[kind])
+    annotated = COCO(annotations)
+    evaluation = COCOeval_faster(annotated, annotated.loadRes(predictions), KINDS[kind])
     evaluation.params.maxDets = [1, 10, MOST]
     evaluation.evaluate()
     evaluation.accumulate()
@@ -260,3 +268,166 @@ def mean_known(values: NDArray[np.float64], axis: int | tuple[int, ...]) -> NDAr
 def mean(values: NDArray[np.float64]) -> float:
     """The mean of what is known; nan if nothing is."""
     return float(mean_known(values.reshape(-1), axis=0))
+
+
+LINES = {
+    "ap": ("AP", "mean over IoUs of 50 to 95 % and over classes"),
+    "ap50": ("AP50", "an IoU of 50 % counts as found"),
+    "ap75": ("AP75", "an IoU of 75 % counts as found"),
+    "small": ("AP small", "objects up to 32 × 32 pixels"),
+    "medium": ("AP medium", "up to 96 × 96 pixels"),
+    "large": ("AP large", "above"),
+    "recall": ("AR", "fraction of the objects found among 100 detections"),
+    "f1": ("F1", "at the score below which detections are best left out"),
+}
+
+
+FITS, TOUCHES = 0.5, 0.3  # IoU from which on a box is that of an object, or near one
+
+
+class DetectionEvaluator(DenseEvaluator):
+    """Boxes and, where data and model have them, masks."""
+
+    name = "detect"
+    metric = Metric("box_ap", "box AP")
+    settings = ("threshold",)
+    image_score = "f1"
+
+    def doubts(self, prediction: Detection, target: Any, classes: Sequence[str]) -> list[Doubt]:
+        """Boxes of another class, boxes that are badly placed, and objects that nobody annotated."""
+        kept = ~np.asarray(target["crowd"], dtype=bool)
+        boxes, labels = np.asarray(target["boxes"], dtype=np.float64)[kept], np.asarray(target["labels"])[kept]
+        iou = box_iou(boxes, prediction.boxes.astype(np.float64))  # [true, predicted]
+        same = labels[:, None] == prediction.labels[None]
+        found = []
+        for row, (box, label) in enumerate(zip(boxes.tolist(), labels.tolist(), strict=True)):
+            own = float(prediction.scores[same[row] & (iou[row] >= FITS)].max(initial=0.0))
+            other = np.where(~same[row] & (iou[row] >= FITS), prediction.scores, 0.0)
+            near = np.where(same[row] & (iou[row] >= TOUCHES) & (iou[row] < FITS), prediction.scores, 0.0)
+            if other.max(initial=0.0) > own:
+                best = int(other.argmax())
+                said = f"{classes[int(prediction.labels[best])]} {percent(float(other[best]))}"
+                found.append(Doubt(classes[label], said, 1 - float(other[best]) + own, tuple(box)))
+            elif near.max(initial=0.0) > own:
+                best = int(near.argmax())
+                said = f"{classes[label]} in another box (IoU {percent(float(iou[row, best]))})"
+                found.append(
+                    Doubt(classes[label], said, 1 - float(near[best]) * (1 - float(iou[row, best])), tuple(box))
+                )
+        alone = np.flatnonzero(iou.max(axis=0, initial=0.0) < TOUCHES)
+        for number in alone.tolist():
+            said = f"{classes[int(prediction.labels[number])]} {percent(float(prediction.scores[number]))}"
+            box = tuple(float(side) for side in prediction.boxes[number])
+            found.append(Doubt("nothing", said, 1 - float(prediction.scores[number]), box))
+        return [one for one in found if one.score < 0.5]
+
+    def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "DetectionMeter":
+        return DetectionMeter(classes)
+
+    def tables(self, judged: Judged) -> list[RenderableType]:
+        kinds = judged.metrics.kinds()
+        table = titled("metric", *kinds, "meaning")
+        for key, (name, meaning) in LINES.items():
+            cells = (percent_or_dash(getattr(metrics, key)) for metrics in kinds.values())
+            table.add_row(name, *cells, Text(meaning, style="dim"))
+        by_class = titled("AP by class", *kinds)
+        for number, name in enumerate(judged.classes):
+            by_class.add_row(Text(name), *(percent_or_dash(metrics.classes[number]) for metrics in kinds.values()))
+        return [table, Text(), by_class]
+
+    def predicted(self, judged: Judged, index: int) -> Detection:
+        record: ImageRecord = judged.meter.records[index]
+        found = {name: record.prediction[name] for name in ("boxes", "labels", "scores")}
+        rles = tuple(record.prediction["rles"]) if "rles" in record.prediction else None
+        whole = Detection(image="", size=record.size, classes=judged.classes, **found, rles=rles)
+        return whole.at(judged.metrics.boxes.threshold)
+
+    def draw_annotation(self, image: Image.Image, annotation: Instances, classes: Sequence[str]) -> Image.Image:
+        masks = annotation.dense() if annotation.shapes is not None else None
+        return draw_detections(image, annotation.boxes, annotation.labels, classes, masks=masks)
+
+
+EVALUATOR = DetectionEvaluator()
+
+
+@dataclass(frozen=True)
+class BoxAndMaskMetrics:
+    """How good detections are.
+
+    Attributes:
+        boxes: By the IoU of boxes.
+        masks: By the IoU of masks; None where the data or the model have none.
+    """
+
+    boxes: DetectionMetrics
+    masks: DetectionMetrics | None
+
+    def kinds(self) -> dict[str, DetectionMetrics]:
+        """`boxes` and perhaps `masks`."""
+        return {"boxes": self.boxes} | ({} if self.masks is None else {"masks": self.masks})
+
+    def values(self) -> dict[str, float]:
+        """AP and F1; 0 without any object to find."""
+        values: dict[str, float] = {}
+        for kind, metrics in self.kinds().items():
+            found = {"ap": metrics.ap, "ap50": metrics.ap50, "ap75": metrics.ap75, "f1": metrics.f1}
+            one = {"boxes": "box", "masks": "mask"}[kind]
+            values |= {f"{one}_{name}": float(np.nan_to_num(value)) for name, value in found.items()}
+        return values
+
+    def contents(self) -> str:
+        """How many objects are in the images."""
+        return f" with {self.boxes.objects:,} object{'s' * (self.boxes.objects != 1)}"
+
+    def settings(self) -> dict[str, Any]:
+        """The score from which on an object counts as found."""
+        return {"threshold": float(np.nan_to_num(self.boxes.threshold))}
+
+    def to_dict(self, classes: Sequence[str]) -> dict[str, Any]:
+        """All metrics as values that JSON has."""
+        return {kind: metrics.to_dict(classes) for kind, metrics in self.kinds().items()}
+
+
+class DetectionMeter(Meter):
+    """Detections and ground truth of each image (`ImageRecord`)."""
+
+    def record(self, index: int, prediction: Detection, target: Any) -> ImageRecord:
+        return ImageRecord.of(prediction.as_objects(), target, prediction.size)
+
+    def metrics(self) -> BoxAndMaskMetrics:
+        masks = bool(self.records) and all(
+            "rles" in record.prediction and "rles" in record.truth for record in self.records.values()
+        )
+        boxes = measure_detections(self.records, self.classes)
+        return BoxAndMaskMetrics(boxes, measure_detections(self.records, self.classes, "masks") if masks else None)
+
+    def scores(self) -> NDArray[np.float64]:
+        by_image = image_scores(self.records, measure_detections(self.records, self.classes).threshold)
+        return np.array([by_image[index] for index in sorted(by_image)])
+
+    def content(self) -> NDArray[np.int64]:
+        """How many objects are in each image `[n]`."""
+        return np.array([len(self.records[index].truth["labels"]) for index in sorted(self.records)], dtype=np.int64)
+
+    def compared(self) -> dict[str, NDArray[Any]]:
+        whole = float(np.nan_to_num(measure_detections(self.records, self.classes).ap))
+        numbers = sorted(self.records)
+        without = []
+        for group in range(min(GROUPS, len(numbers))):
+            rest = {n: self.records[n] for index, n in enumerate(numbers) if index % GROUPS != group}
+            if rest:
+                without.append(float(np.nan_to_num(measure_detections(rest, self.classes).ap)))
+        return {"scores": self.scores(), "parts": pseudo_values(whole, without)}
+
+
+def box_iou(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """IoU of every box of one set with every box of another `[n, m]`; in NumPy, as torchvision's takes tensors.
+
+    Example:
+        >>> box_iou(np.array([[0.0, 0, 2, 2]]), np.array([[1.0, 0, 3, 2]])).round(3).tolist()
+        [[0.333]]
+    """
+    corner = np.maximum(first[:, None, :2], second[None, :, :2])
+    shared = (np.minimum(first[:, None, 2:], second[None, :, 2:]) - corner).clip(min=0).prod(axis=2)
+    areas = [np.prod(one[:, 2:] - one[:, :2], axis=1) for one in (first, second)]
+    return shared / np.maximum(areas[0][:, None] + areas[1] - shared, 1e-9)

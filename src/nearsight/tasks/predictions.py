@@ -4,6 +4,9 @@ A prediction knows how it is read: in a line of words, as a dict for JSON, as ro
 as files for other programs. Who writes or shows predictions asks the prediction and never which task it is of.
 """
 
+import base64
+import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..data.formats import coco_detections, index_png, png_bytes
-from ..data.instances import decode_masks
-from ..plots.overlays import draw_detections, draw_labels, draw_segmentation
+from ..data.formats import coco_detections, index_png, png_bytes, voc_xml, yolo_lines
+from ..data.instances import decode_masks, encode_masks
+from ..plots.overlays import IGNORE_INDEX, draw_detections, draw_labels, draw_segmentation
 from ..plots.style import abbreviate
 
 NAMED = 4  # classes that a line of words names
 BAR = 20  # characters for a probability of 1
 NAME = 36  # characters of a class name on the screen
+PAIR = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}  # schema of height and width
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,6 +42,7 @@ class Prediction:
     """
 
     pictured: ClassVar[bool] = False  # whether people want to see it drawn, even if they don't ask
+    label_formats: ClassVar[tuple[str, ...]] = ()  # in which it can be written as labels; see `label_files`
 
     image: str
     size: tuple[int, int] = (0, 0)
@@ -54,6 +59,15 @@ class Prediction:
     def to_dict(self) -> dict[str, Any]:
         """Values that JSON has."""
         return {"image": self.image, "problem": self.problem}
+
+    def response(self) -> dict[str, Any]:
+        """What a server says: `to_dict`, and what stands in files otherwise."""
+        return self.to_dict()
+
+    @classmethod
+    def schema(cls) -> dict[str, Any]:
+        """JSON schema of `response`."""
+        return {"type": "object", "required": ["image"], "properties": {"image": {"type": "string"}}}
 
     def columns(self) -> tuple[str, ...]:
         """Titles of a table of such predictions."""
@@ -76,9 +90,37 @@ class Prediction:
         """Files about all images of a folder at once, by their names."""
         return {}
 
-    def agreement(self, other: Any) -> float:
-        """How much of a prediction another model's prediction for the same image repeats, from 0 to 1."""
+    def label_files(self, format: str, name: str, content: bytes) -> dict[str, bytes]:
+        """The image with its predictions as labels that people correct and `nearsight.open_data` opens.
+
+        Args:
+            format: One of `label_formats`.
+            name: File name that no other image has.
+            content: The image file.
+
+        Returns:
+            Files by their paths.
+        """
         raise NotImplementedError
+
+    @staticmethod
+    def label_files_of_all(format: str, predictions: "Sequence[tuple[str, Any]]") -> dict[str, bytes]:
+        """Files about all images at once, by their paths; of each image its file name and `light` prediction."""
+        return {}
+
+    def agreement(self, other: Any, iou: float = 0.9, score: float = 0.01) -> float:
+        """How much of a prediction another one for the same image repeats, from 0 to 1.
+
+        Args:
+            other: Of the same task.
+            iou: Of a detector: IoU from which on two boxes are the same.
+            score: Of a detector: difference of scores up to which they are the same.
+        """
+        raise NotImplementedError
+
+    def moved(self, right: int, down: int) -> "Prediction":
+        """The prediction for the same image, moved by so many pixels; what is said of the whole image stays."""
+        return self
 
     def at_settings(self, settings: Mapping[str, Any], top: int, min_score: float | None) -> "Prediction":
         """The prediction as a user asked for it.
@@ -88,6 +130,10 @@ class Prediction:
             top: How many classes text and tables name.
             min_score: Score that an object needs; None takes what was best in the training.
         """
+        return self
+
+    def calibrated(self, settings: Mapping[str, Any]) -> "Prediction":
+        """The prediction with honest confidences, where a calibration found some; before anything is left out of it."""
         return self
 
     def light(self) -> "Prediction":
@@ -103,6 +149,7 @@ class Classification(Prediction):
         probabilities: Of each class `[C]`, float64.
         classes: Names of the classes.
         listed: How many classes text and tables name, the most probable first.
+        least: Probability that a class needs to be in the set of possible ones; None where no error rate is promised.
 
     Example:
         >>> probabilities = np.array([0.2, 0.7, 0.1])
@@ -111,9 +158,28 @@ class Classification(Prediction):
         ((('cow', 0.7), ('cat', 0.2)), 'a.jpg: cow 70.0 %')
     """
 
+    label_formats: ClassVar[tuple[str, ...]] = ("folders", "table")
+
     probabilities: NDArray[np.float64]
     classes: tuple[str, ...]
     listed: int = 5
+    least: float | None = None
+
+    @property
+    def possible(self) -> tuple[str, ...]:
+        """The classes that the true one is among, up to the promised error rate, the most probable first."""
+        least = 0.0 if self.least is None else self.least
+        return tuple(name for name, value in self.top(len(self.classes)) if value >= least)
+
+    @property
+    def known(self) -> bool:
+        """Whether one class alone is possible; without a promised error rate, always."""
+        return self.least is None or len(self.possible) == 1
+
+    def calibrated(self, settings: Mapping[str, Any]) -> "Classification":
+        """With the temperature that a calibration found."""
+        temperature = settings.get("temperature")
+        return self if temperature is None else replace(self, probabilities=temper(self.probabilities, temperature))
 
     def top(self, k: int = 1) -> tuple[tuple[str, float], ...]:
         """The most probable classes with their probabilities, highest first; of equal ones the first named."""
@@ -121,13 +187,23 @@ class Classification(Prediction):
         return tuple((self.classes[number], float(self.probabilities[number])) for number in order)
 
     def at_settings(self, settings: Mapping[str, Any], top: int, min_score: float | None) -> "Classification":
-        """With as many classes as were asked for."""
-        return replace(self, listed=min(top, len(self.classes)))
+        """With as many classes as were asked for, and what is possible at the error rate that was asked for."""
+        found = replace(self.calibrated(settings), listed=min(top, len(self.classes)))
+        rate = settings.get("error_rate")
+        return found if rate is None else replace(found, least=settings["conformal"][f"{rate:g}"])
 
     def summary(self) -> str:
         """The image and its most probable class."""
         ((name, probability),) = self.top()
-        return f"{self.image}: {name} {percent(probability)}"
+        return f"{self.image}: {self.doubt() or f'{name} {percent(probability)}'}"
+
+    def doubt(self) -> str:
+        """What to say instead of a class that is not the only possible one; empty where it is."""
+        if self.known:
+            return ""
+        possible = self.possible
+        named = " or ".join(possible[:NAMED]) + f" or {len(possible) - NAMED} more" * (len(possible) > NAMED)
+        return f"don't know ({named or 'like none of the classes'})"
 
     def text(self) -> str:
         """A line for one class, a block with bars for several."""
@@ -140,12 +216,20 @@ class Classification(Prediction):
             f"  {name:<{width}}  {percent(probability):>7}  {bar(probability)}".rstrip()
             for name, (_, probability) in zip(names, best, strict=True)
         ]
-        return "\n".join([self.image, *lines])
+        return "\n".join([f"{self.image}: {self.doubt()}" if self.doubt() else self.image, *lines])
 
     def to_dict(self) -> dict[str, Any]:
-        """The image and its most probable classes."""
+        """The image and its most probable classes; with a promised error rate, those that are possible."""
         top = [{"class": name, "probability": round(value, 6)} for name, value in self.top(self.listed)]
-        return {"image": self.image, "answers": top}
+        sure = {} if self.least is None else {"possible": list(self.possible), "known": self.known}
+        return {"image": self.image, "answers": top, **sure}
+
+    @classmethod
+    def schema(cls) -> dict[str, Any]:
+        """The most probable classes, highest first."""
+        fraction = {"type": "number", "minimum": 0, "maximum": 1}
+        one = {"class": {"type": "string"}, "probability": fraction}
+        return with_keys(answers={"type": "array", "items": {"type": "object", "properties": one}})
 
     def columns(self) -> tuple[str, ...]:
         """The image, then each class and its probability."""
@@ -156,7 +240,33 @@ class Classification(Prediction):
         """One row."""
         return [(self.image, *(cell for name, value in self.top(self.listed) for cell in (name, f"{value:.6f}")))]
 
-    def agreement(self, other: "Classification") -> float:
+    def label_files(self, format: str, name: str, content: bytes) -> dict[str, bytes]:
+        """The image in the folder of its class, or beside a table."""
+        if format == "table":
+            return {f"images/{name}": content}
+        ((label, _),) = self.top()
+        if not label.strip(". ") or label.startswith(".") or set(label) & set('/\\:*?"<>|\0'):
+            raise ValueError(f"The class {label!r} can't be the name of a folder; write --format table instead.")
+        return {f"{label}/{name}": content}
+
+    @staticmethod
+    def label_files_of_all(format: str, predictions: "Sequence[tuple[str, Any]]") -> dict[str, bytes]:
+        """The table, with the confidence of each label."""
+        if format != "table":
+            return {}
+        rows = [(f"images/{name}", *one.label_cells()) for name, one in predictions]
+        return {"labels.csv": csv_bytes([("image", "label", "confidence"), *rows])}
+
+    def label_cells(self) -> tuple[str, str]:
+        """Label and confidence in a table."""
+        ((label, probability),) = self.top()
+        return label, f"{probability:.6f}"
+
+    def light(self) -> "Classification":
+        """Itself: probabilities are small."""
+        return self
+
+    def agreement(self, other: "Classification", iou: float = 0.9, score: float = 0.01) -> float:
         """Whether the most probable class is the same."""
         return float(self.probabilities.argmax() == other.probabilities.argmax())
 
@@ -180,7 +290,14 @@ class MultiLabel(Classification):
         (('cow', 'dog'), 'a.jpg: cow 70.0 %, dog 60.0 %')
     """
 
+    label_formats: ClassVar[tuple[str, ...]] = ("table",)
+
     thresholds: tuple[float, ...] | None = None
+
+    def label_cells(self) -> tuple[str, str]:
+        """Labels, divided by `|` as tables for training have them, and the least probability among them."""
+        chosen = self.probabilities[self.chosen]
+        return "|".join(self.labels), f"{chosen.min():.6f}" if chosen.size else ""
 
     @property
     def chosen(self) -> NDArray[np.bool_]:
@@ -195,9 +312,20 @@ class MultiLabel(Classification):
     def at_settings(self, settings: Mapping[str, Any], top: int, min_score: float | None) -> "MultiLabel":
         """With the thresholds of the training, or one for all classes."""
         thresholds = settings.get("thresholds") if min_score is None else [min_score] * len(self.classes)
+        temperature = settings.get("temperature")
+        if temperature is not None and thresholds is not None and min_score is None:
+            thresholds = temper(np.array(thresholds), temperature, exclusive=False).tolist()  # as the probabilities are
         return replace(
-            self, listed=min(top, len(self.classes)), thresholds=None if thresholds is None else tuple(thresholds)
+            self.calibrated(settings),
+            listed=min(top, len(self.classes)),
+            thresholds=None if thresholds is None else tuple(thresholds),
         )
+
+    def calibrated(self, settings: Mapping[str, Any]) -> "MultiLabel":
+        """With the temperature that a calibration found."""
+        if (temperature := settings.get("temperature")) is None:
+            return self
+        return replace(self, probabilities=temper(self.probabilities, temperature, exclusive=False))
 
     def summary(self) -> str:
         """The image and the classes that it has, the most probable first."""
@@ -214,6 +342,13 @@ class MultiLabel(Classification):
         values = {name: round(float(value), 6) for name, value in zip(self.classes, self.probabilities, strict=True)}
         return {"image": self.image, "labels": list(self.labels), "probabilities": values}
 
+    @classmethod
+    def schema(cls) -> dict[str, Any]:
+        """Names of the labels, and the probability of each class by its name."""
+        fraction = {"type": "number", "minimum": 0, "maximum": 1}
+        names = {"type": "array", "items": {"type": "string"}}
+        return with_keys(labels=names, probabilities={"type": "object", "additionalProperties": fraction})
+
     def columns(self) -> tuple[str, ...]:
         """The image, its labels, and the probability of each class."""
         return ("image", "labels", *self.classes)
@@ -222,7 +357,7 @@ class MultiLabel(Classification):
         """One row; labels are divided by `|`, as tables for training have them."""
         return [(self.image, "|".join(self.labels), *(f"{value:.6f}" for value in self.probabilities))]
 
-    def agreement(self, other: Classification) -> float:
+    def agreement(self, other: Classification, iou: float = 0.9, score: float = 0.01) -> float:
         """Fraction of the classes that both say the same of."""
         assert isinstance(other, MultiLabel)
         return float((self.chosen == other.chosen).mean())
@@ -253,6 +388,7 @@ class Detection(Prediction):
     """
 
     pictured: ClassVar[bool] = True
+    label_formats: ClassVar[tuple[str, ...]] = ("coco", "yolo", "voc")
 
     boxes: NDArray[np.floating]
     labels: NDArray[np.integer]
@@ -273,6 +409,12 @@ class Detection(Prediction):
         """The objects that score enough."""
         return self.at(settings.get("threshold", 0.5) if min_score is None else min_score)
 
+    def moved(self, right: int, down: int) -> "Detection":
+        """Objects that lie elsewhere; what leaves the image is cut off from masks."""
+        masks = self.masks()
+        rles = None if masks is None else tuple(encode_masks(move_map(masks, right, down, fill=False)))
+        return replace(self, boxes=self.boxes + np.array([right, down, right, down]), rles=rles)
+
     def masks(self) -> NDArray[np.bool_] | None:
         """Which pixels belong to each object `[n, H, W]`; None of a model that finds no masks."""
         return None if self.rles is None else decode_masks(self.rles, self.size)
@@ -290,6 +432,27 @@ class Detection(Prediction):
             for box, label, score in rows
         ]
         return {"image": self.image, "size": list(self.size), "objects": objects}
+
+    def response(self) -> dict[str, Any]:
+        """The objects with their masks, as COCO's run lengths."""
+        found = self.to_dict()
+        for one, rle in zip(found["objects"], self.rles or (), strict=False):
+            counts = rle["counts"]
+            one["mask"] = {
+                "size": list(rle["size"]),
+                "counts": counts.decode() if isinstance(counts, bytes) else counts,
+            }
+        return found
+
+    @classmethod
+    def schema(cls) -> dict[str, Any]:
+        """Objects with class, score, box (x1, y1, x2, y2 in pixels) and, of a model that finds masks, mask."""
+        side = {"type": "number"}
+        box = {"type": "array", "items": side, "minItems": 4, "maxItems": 4}
+        mask = {"type": "object", "properties": {"size": PAIR, "counts": {"type": "string"}}}
+        one = {"class": {"type": "string"}, "score": {"type": "number"}, "box": box, "mask": mask}
+        found = {"type": "object", "required": ["class", "score", "box"], "properties": one}
+        return with_keys(size=PAIR, objects={"type": "array", "items": found})
 
     def columns(self) -> tuple[str, ...]:
         """A row for each object."""
@@ -336,6 +499,30 @@ class Detection(Prediction):
         found = [(one.image, one.size, one.as_objects()) for one in predictions]
         return {"objects.json": json.dumps(coco_detections(found, predictions[0].classes)).encode()}
 
+    def label_files(self, format: str, name: str, content: bytes) -> dict[str, bytes]:
+        """The image with the boxes that YOLO or VOC keep beside each; COCO has one file for all."""
+        stem = name.rpartition(".")[0]
+        if format == "voc":
+            names = [self.classes[label] for label in self.labels]
+            files = {f"Annotations/{stem}.xml": voc_xml(name, self.size, self.boxes, names)}
+            return {f"JPEGImages/{name}": content} | files
+        if format == "yolo":
+            lines = yolo_lines(self.boxes, self.labels, self.size)
+            return {f"images/{name}": content, f"labels/{stem}.txt": lines.encode()}
+        return {f"images/{name}": content}
+
+    @staticmethod
+    def label_files_of_all(format: str, predictions: "Sequence[tuple[str, Any]]") -> dict[str, bytes]:
+        """COCO's file with scores and masks; the class names for YOLO."""
+        classes = predictions[0][1].classes
+        if format == "coco":
+            found = [(f"images/{name}", one.size, one.as_objects()) for name, one in predictions]
+            return {"annotations.json": json.dumps(coco_detections(found, classes)).encode()}
+        if format == "yolo":
+            about = {"path": ".", "train": "images", "val": "images", "names": list(classes)}
+            return {"data.yaml": json.dumps(about, ensure_ascii=False).encode()}  # JSON is YAML, too
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Segmentation(Prediction):
@@ -353,6 +540,7 @@ class Segmentation(Prediction):
     """
 
     pictured: ClassVar[bool] = True
+    label_formats: ClassVar[tuple[str, ...]] = ("masks",)
 
     labels: NDArray[np.uint8]
     classes: tuple[str, ...]
@@ -378,6 +566,17 @@ class Segmentation(Prediction):
         fractions = {name: round(fraction, 6) for name, fraction in self.fractions.items()}
         return {"image": self.image, "size": list(self.size), "shares": fractions}
 
+    def response(self) -> dict[str, Any]:
+        """The fraction of each class, and `map`: a PNG of class numbers in base 64."""
+        return self.to_dict() | {"map": base64.b64encode(index_png(self.labels, self.classes)).decode()}
+
+    @classmethod
+    def schema(cls) -> dict[str, Any]:
+        """The fraction of each class by its name, and a PNG of class numbers in base 64."""
+        png = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"}
+        fractions = {"type": "object", "additionalProperties": {"type": "number"}}
+        return with_keys(size=PAIR, shares=fractions, map=png)
+
     def columns(self) -> tuple[str, ...]:
         """A row for each class that occurs."""
         return ("image", "class", "fraction", "pixels")
@@ -387,9 +586,14 @@ class Segmentation(Prediction):
         pairs = zip(self.classes, self.counts.tolist(), strict=True)
         return [(self.image, name, f"{count / self.labels.size:.6f}", str(count)) for name, count in pairs if count]
 
-    def agreement(self, other: "Segmentation") -> float:
-        """Fraction of pixels with the same class."""
-        return float((self.labels == other.labels).mean())
+    def moved(self, right: int, down: int) -> "Segmentation":
+        """The map, moved; of what comes in at the edges nothing is known."""
+        return replace(self, labels=move_map(self.labels, right, down, fill=IGNORE_INDEX))
+
+    def agreement(self, other: "Segmentation", iou: float = 0.9, score: float = 0.01) -> float:
+        """Fraction of pixels with the same class, of those that both say something of."""
+        known = (self.labels != IGNORE_INDEX) & (other.labels != IGNORE_INDEX)
+        return float((self.labels == other.labels)[known].mean()) if known.any() else 1.0
 
     def draw(self, image: Image.Image) -> Image.Image:
         """The image with the class of every pixel as a colour, and a legend."""
@@ -398,6 +602,47 @@ class Segmentation(Prediction):
     def files(self, stem: str, image: Image.Image) -> dict[str, bytes]:
         """The drawn image, and a PNG of class numbers."""
         return super().files(stem, image) | {f"regions/{stem}.png": index_png(self.labels, self.classes)}
+
+    def label_files(self, format: str, name: str, content: bytes) -> dict[str, bytes]:
+        """The image beside its mask."""
+        stem = name.rpartition(".")[0]
+        return {f"images/{name}": content, f"masks/{stem}.png": index_png(self.labels, self.classes)}
+
+    def light(self) -> "Segmentation":
+        """Only what its map is about."""
+        return replace(self, labels=np.zeros((0, 0), dtype=np.uint8))
+
+    @staticmethod
+    def label_files_of_all(format: str, predictions: "Sequence[tuple[str, Any]]") -> dict[str, bytes]:
+        """Names of the classes, by number."""
+        return {"classes.txt": "".join(f"{name}\n" for name in predictions[0][1].classes).encode()}
+
+
+def csv_bytes(rows: Sequence[Sequence[str]]) -> bytes:
+    """Rows as a CSV file."""
+    file = io.StringIO(newline="")
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return file.getvalue().encode("utf-8", errors="surrogateescape")
+
+
+def with_keys(**more: dict[str, Any]) -> dict[str, Any]:
+    """The schema of any prediction with keys that it has as well."""
+    plain = Prediction.schema()
+    return plain | {"required": [*plain["required"], *more], "properties": plain["properties"] | more}
+
+
+def temper(probabilities: NDArray[np.floating], temperature: float, exclusive: bool = True) -> NDArray[np.float64]:
+    """Probabilities `[..., C]` as if the logits had been divided by a temperature: above 1 they are less confident.
+
+    Example:
+        >>> temper(np.array([0.9, 0.1]), 2.0).round(3), temper(np.array([0.9]), 2.0, exclusive=False).round(3)
+        (array([0.75, 0.25]), array([0.75]))
+    """
+    values = np.asarray(probabilities, dtype=np.float64)
+    raised = values ** (1 / temperature)
+    if exclusive:
+        return raised / raised.sum(axis=-1, keepdims=True)
+    return raised / (raised + (1 - values) ** (1 / temperature))
 
 
 def percent(value: float) -> str:
@@ -408,6 +653,22 @@ def percent(value: float) -> str:
         '98.8 %'
     """
     return f"{100 * value:.1f} %"
+
+
+def move_map(values: NDArray[Any], right: int, down: int, fill: int | bool) -> NDArray[Any]:
+    """Maps `[..., H, W]`, moved by so many pixels; what comes in at the edges is filled.
+
+    Example:
+        >>> move_map(np.array([[1, 2, 3]]), 1, 0, fill=9)
+        array([[9, 1, 2]])
+    """
+    result = np.full_like(values, fill)
+    height, width = values.shape[-2:]
+    rows, columns = slice(max(down, 0), height + min(down, 0)), slice(max(right, 0), width + min(right, 0))
+    result[..., rows, columns] = values[
+        ..., max(-down, 0) : height + min(-down, 0), max(-right, 0) : width + min(-right, 0)
+    ]
+    return result
 
 
 def in_words(counts: NDArray[np.integer], amounts: Sequence[str], classes: Sequence[str]) -> str:

@@ -1,106 +1,83 @@
 """Semantic segmentation: the class of every pixel."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from accelerate import Accelerator
-from accelerate.utils import gather_object
+import torch
 from numpy.typing import NDArray
-from PIL import Image
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from ..console import percent, percent_or_dash, titled
-from ..data.samples import Data
+from ..config.files import parse
+from ..config.recipe import Recipe
+from ..data.samples import BadImage, Data, Split
 from ..data.transforms import DensePreprocessing
-from ..plots.overlays import draw_segmentation
-from .base import GROUPS, Judged, Meter, Metric, pseudo_values
-from .dense import DenseTask
+from ..plots.overlays import IGNORE_INDEX
+from .base import Built, Labeller, class_weights
+from .dense import DenseTask, ModelLoss, fill_section
 from .predictions import Segmentation
-from .segmentation_metrics import SegmentationMetrics, count_pixels, mean_iou, measure_segmentation
+from .segmentation_metrics import SegmentationEvaluator
+from .views import View
+
+# How sizes of training images differ. From weights it is variety that few images lack, and squares of about the shorter
+# side are enough; half of them lie around a pixel of a class that is drawn evenly, and rare classes weigh more, or thin
+# and small things would never be predicted.
+VIEWS: dict[str, Any] = {"ratio": (0.8, 1.25)}
+VIEWS_FROM_WEIGHTS: dict[str, Any] = {"ratio": (0.75, 1.75), "class_crop": 0.5}
+CROP_FROM_WEIGHTS = 0.9
+COUNTED = 500  # images whose pixels tell how frequent classes are
 
 
-class Segment(DenseTask):
+class Segment(SegmentationEvaluator, DenseTask):
     """Telling the class of every pixel."""
 
-    name = "segment"
     purpose = "tell which of these every pixel of an image shows"
     hub_tag = "image-segmentation"
     default_recipe = "small-segment"
-    image_score = "mean IoU of the image"
-    metric = Metric("miou", "mIoU")
-    image_score = "mean_overlap"
+
+    def complete(self, recipe: Recipe, data: Data) -> Recipe:
+        if recipe.name == self.default_recipe:
+            settings, is_started = recipe.model_dump(exclude_unset=True), recipe.model.weights is not None
+            settings["dense"] = fill_section(recipe.dense, VIEWS_FROM_WEIGHTS if is_started else VIEWS)
+            if is_started:
+                settings["loss"] = fill_section(recipe.loss, {"class_weights": "sqrt"})
+            open_ones = {"crop"} - recipe.dense.model_fields_set  # which follow from the side of the images
+            settings["dense"] = {key: v for key, v in settings["dense"].items() if key not in open_ones}
+            recipe = parse(settings, f"The recipe {recipe.name}")
+        return super().complete(recipe, data)
+
+    def crop(self, recipe: Recipe) -> float:
+        return CROP_FROM_WEIGHTS if recipe.model.weights is not None else super().crop(recipe)
 
     def head(self, data: Data) -> str:
         return "semantic-fpn"
+
+    def objective(
+        self, recipe: Recipe, data: Data, built: Built, device: torch.device, teacher: Labeller | None = None
+    ) -> ModelLoss:
+        assert data.train is not None
+        setting, classes = recipe.loss.class_weights, len(data.classes)
+        counts = class_pixels(data.train, classes) if isinstance(setting, str) else np.zeros(classes, dtype=np.int64)
+        weights = class_weights(setting, counts)
+        built.model.head.class_weights = None if weights is None else weights.to(device)  # type: ignore[union-attr]
+        return ModelLoss(built.preprocessing, device)
+
+    def undo_view(self, output: Any, view: View, size: tuple[int, int]) -> Any:
+        return view.undo_map(output, size)
 
     def restore(
         self, output: Any, shown: tuple[int, int], preprocessing: DensePreprocessing, about: dict[str, Any]
     ) -> Segmentation:
         return Segmentation(**about, labels=preprocessing.restore_map(output, shown, about["size"]))
 
-    def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "SegmentationMeter":
-        return SegmentationMeter(classes)
-
-    def tables(self, judged: Judged) -> list[RenderableType]:
-        metrics: SegmentationMetrics = judged.metrics
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-        always = f"always {judged.classes[metrics.most_frequent]}: {percent(metrics.baseline)}"
-        lines = {
-            "mIoU": (metrics.miou, f"mean IoU of the classes; {always}"),
-            "pixel accuracy": (metrics.accuracy, "fraction of the pixels that are right"),
-            "class accuracy": (metrics.class_accuracy, "the same, mean of the classes"),
-        }
-        for name, (value, meaning) in lines.items():
-            table.add_row(name, percent(value), Text(meaning, style="dim"))
-        by_class = titled("class", "IoU", "recall", "precision", "of the pixels")
-        pixels = max(int(metrics.pixels.sum()), 1)
-        for number, name in enumerate(judged.classes):
-            values = (metrics.iou[number], metrics.recall[number], metrics.precision[number])
-            by_class.add_row(Text(name), *map(percent_or_dash, values), percent(metrics.pixels[number] / pixels))
-        return [table, Text(), by_class]
-
-    def draw_annotation(self, image: Image.Image, annotation: Any, classes: Sequence[str]) -> Image.Image:
-        return draw_segmentation(image, annotation, classes)
-
 
 TASK = Segment()
 
 
-class SegmentationMeter(Meter):
-    """Mean IoU of each image and how many classes it has; and pixels by true class and prediction.
-
-    Attributes:
-        counts: Pixels by true class and prediction in each group of images `[GROUPS, C, C]`.
-    """
-
-    def __init__(self, classes: int):
-        super().__init__(classes)
-        self.counts = np.zeros((GROUPS, classes, classes), dtype=np.int64)
-
-    def record(self, index: int, prediction: Segmentation, target: Any) -> tuple[float, int]:
-        seen = count_pixels(prediction.labels, np.asarray(target), self.classes)
-        self.counts[index % GROUPS] += seen
-        return mean_iou(seen), int((seen.sum(axis=1) > 0).sum()) - 1
-
-    def gather(self, accelerator: Accelerator) -> None:
-        super().gather(accelerator)
-        self.counts = np.sum(gather_object([self.counts]), axis=0)
-
-    def metrics(self) -> SegmentationMetrics:
-        return measure_segmentation(self.counts.sum(axis=0))
-
-    def scores(self) -> NDArray[np.float64]:
-        values = [self.records[index][0] for index in sorted(self.records)]
-        return np.nan_to_num(values, nan=1.0)  # nothing counts: nothing is wrong
-
-    def content(self) -> NDArray[np.int64]:
-        """How many classes beside the first are in each image `[n]`."""
-        return np.array([self.records[index][1] for index in sorted(self.records)], dtype=np.int64)
-
-    def compared(self) -> dict[str, NDArray[Any]]:
-        whole = self.counts.sum(axis=0)
-        without = [float(np.nan_to_num(mean_iou(whole - part))) for part in self.counts if part.any()]
-        return {"scores": self.scores(), "parts": pseudo_values(float(np.nan_to_num(mean_iou(whole))), without)}
+def class_pixels(split: Split, classes: int) -> NDArray[np.int64]:
+    """Pixels of each class in some of the images `[classes]`."""
+    counts = np.zeros(IGNORE_INDEX + 1, dtype=np.int64)
+    for index in np.linspace(0, len(split) - 1, min(COUNTED, len(split))).astype(int).tolist():
+        try:
+            counts += np.bincount(np.asarray(split.annotation(index)).ravel(), minlength=len(counts))
+        except BadImage:
+            continue
+    return counts[:classes]

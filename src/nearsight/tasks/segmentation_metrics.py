@@ -1,15 +1,22 @@
 """How good a segmentation is: IoU by class, from counts of pixels that add up over images and processes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
+from ..console import percent, percent_or_dash, titled
 from ..interval import json_number
-from ..plots.overlays import IGNORE_INDEX
+from ..plots.overlays import IGNORE_INDEX, draw_segmentation
 from .classification_metrics import confusion_matrix
+from .evaluator import GROUPS, DenseEvaluator, Doubt, Judged, Meter, Metric, pseudo_values
+from .predictions import Segmentation
 
 Counts = NDArray[np.int64]
 
@@ -79,7 +86,7 @@ def count_pixels(prediction: NDArray[Any], truth: NDArray[Any], classes: int) ->
     """Pixels of an image by true class and prediction `[C, C]`, without those that don't count.
 
     Args:
-        prediction: Class numbers `[H, W]`.
+        prediction: Class numbers `[H, W]`, 255 where nothing is said.
         truth: Class numbers `[H, W]`, 255 where none counts.
         classes: Number of classes.
 
@@ -92,7 +99,7 @@ def count_pixels(prediction: NDArray[Any], truth: NDArray[Any], classes: int) ->
         raise ValueError(
             f"A prediction of {prediction.shape} pixels can't be compared with a ground truth of {truth.shape}."
         )
-    counted = truth != IGNORE_INDEX
+    counted = (truth != IGNORE_INDEX) & (prediction != IGNORE_INDEX)
     return confusion_matrix(truth[counted].astype(np.int64), prediction[counted], classes)
 
 
@@ -138,3 +145,91 @@ def measure_segmentation(confusion: Counts) -> SegmentationMetrics:
 def fraction(part: Counts, whole: Counts) -> NDArray[np.float64]:
     """Parts of wholes; nan where the whole is nothing."""
     return np.where(whole > 0, part / np.maximum(whole, 1), np.nan)
+
+
+LEAST = 0.01  # of the pixels: less of another class is a matter of borders
+
+
+class SegmentationEvaluator(DenseEvaluator):
+    """The class of every pixel."""
+
+    name = "segment"
+    metric = Metric("miou", "mIoU")
+    image_score = "mean_overlap"
+
+    def doubts(self, prediction: Segmentation, target: Any, classes: Sequence[str]) -> list[Doubt]:
+        """The class whose pixels a prediction gives most to another one, if that is most of them."""
+        seen = count_pixels(prediction.labels, np.asarray(target), len(classes))
+        wrong = seen - np.diag(np.diag(seen))
+        true, said = divmod(int(wrong.argmax()), len(classes))
+        whole = max(int(seen.sum()), 1)
+        if wrong[true, said] < LEAST * whole or wrong[true, said] <= seen[true, true]:
+            return []
+        suggestion = f"{classes[said]} in {percent(wrong[true, said] / whole)} of the pixels"
+        return [Doubt(classes[true], suggestion, float(seen[true, true] / seen[true].sum()))]
+
+    def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "SegmentationMeter":
+        return SegmentationMeter(classes)
+
+    def tables(self, judged: Judged) -> list[RenderableType]:
+        metrics: SegmentationMetrics = judged.metrics
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        always = f"always {judged.classes[metrics.most_frequent]}: {percent(metrics.baseline)}"
+        lines = {
+            "mIoU": (metrics.miou, f"mean IoU of the classes; {always}"),
+            "pixel accuracy": (metrics.accuracy, "fraction of the pixels that are right"),
+            "class accuracy": (metrics.class_accuracy, "the same, mean of the classes"),
+        }
+        for name, (value, meaning) in lines.items():
+            table.add_row(name, percent(value), Text(meaning, style="dim"))
+        by_class = titled("class", "IoU", "recall", "precision", "of the pixels")
+        pixels = max(int(metrics.pixels.sum()), 1)
+        for number, name in enumerate(judged.classes):
+            values = (metrics.iou[number], metrics.recall[number], metrics.precision[number])
+            by_class.add_row(Text(name), *map(percent_or_dash, values), percent(metrics.pixels[number] / pixels))
+        return [table, Text(), by_class]
+
+    def draw_annotation(self, image: Image.Image, annotation: Any, classes: Sequence[str]) -> Image.Image:
+        return draw_segmentation(image, annotation, classes)
+
+
+EVALUATOR = SegmentationEvaluator()
+
+
+class SegmentationMeter(Meter):
+    """Mean IoU of each image and how many classes it has; and pixels by true class and prediction.
+
+    Attributes:
+        counts: Pixels by true class and prediction in each group of images `[GROUPS, C, C]`.
+    """
+
+    def __init__(self, classes: int):
+        super().__init__(classes)
+        self.counts = np.zeros((GROUPS, classes, classes), dtype=np.int64)
+
+    def record(self, index: int, prediction: Segmentation, target: Any) -> tuple[float, int]:
+        seen = count_pixels(prediction.labels, np.asarray(target), self.classes)
+        self.counts[index % GROUPS] += seen
+        return mean_iou(seen), int((seen.sum(axis=1) > 0).sum()) - 1
+
+    def gather(self) -> None:
+        from accelerate.utils import gather_object
+
+        super().gather()
+        self.counts = np.sum(gather_object([self.counts]), axis=0)
+
+    def metrics(self) -> SegmentationMetrics:
+        return measure_segmentation(self.counts.sum(axis=0))
+
+    def scores(self) -> NDArray[np.float64]:
+        values = [self.records[index][0] for index in sorted(self.records)]
+        return np.nan_to_num(values, nan=1.0)  # nothing counts: nothing is wrong
+
+    def content(self) -> NDArray[np.int64]:
+        """How many classes beside the first are in each image `[n]`."""
+        return np.array([self.records[index][1] for index in sorted(self.records)], dtype=np.int64)
+
+    def compared(self) -> dict[str, NDArray[Any]]:
+        whole = self.counts.sum(axis=0)
+        without = [float(np.nan_to_num(mean_iou(whole - part))) for part in self.counts if part.any()]
+        return {"scores": self.scores(), "parts": pseudo_values(float(np.nan_to_num(mean_iou(whole))), without)}

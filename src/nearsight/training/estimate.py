@@ -25,7 +25,7 @@ ROUNDS = 3  # of measured steps
 # How many times as fast bfloat16 has to be to be taken: the nano models stand at 1.13 and 1.14 on a CPU with
 # instructions for it, DeiT-Tiny at 2.17, and other work on the machine must not decide between them.
 FASTER = 1.3
-WORTH = 10.0  # seconds of training from which on a choice can save more than it costs
+LEAST_SECONDS = 10.0  # seconds of training from which on a choice can save more than it costs
 PAGE_SECONDS = 4.0  # start of readers and trackers, and the pages at the end
 DISK = 300e6  # bytes of a checkpoint that are written in a second
 
@@ -53,9 +53,9 @@ class RunCost:
     compared: dict[str, float] | None = None
 
     def epoch(self, prepared: "Prepared") -> float:
-        """Seconds of an epoch with its validation and checkpoint."""
+        """Seconds of an epoch with its checkpoint and its part of a validation."""
         images = len(prepared.train) // max(1, prepared.recipe.batch) * prepared.recipe.batch
-        return images * self.step + len(prepared.val) * self.forward + self.saving
+        return images * self.step + len(prepared.val) / prepared.recipe.validate_every * self.forward + self.saving
 
     def training(self, prepared: "Prepared", epochs: int) -> float:
         """Seconds of a run with so many epochs, with all that stands around them."""
@@ -131,11 +131,14 @@ class TrialSteps:
         recipe, is_cpu = self.recipe, self.device.type == "cpu"
         if recipe.precision != "auto":
             return recipe.precision, None
-        if self.most == 1 or not has_bfloat16(self.device):
+        has_bfloat16 = is_cpu or (
+            self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        )
+        if self.most == 1 or not has_bfloat16:  # where there is, whether it is faster has to be measured
             return "float32", None
         clock = time.thread_time if is_cpu else time.perf_counter
         with with_threads(1) if is_cpu else nullcontext():
-            if self.settle_size(clock) * len(self.prepared.train) * recipe.epochs < WORTH:
+            if self.settle_size(clock) * len(self.prepared.train) * recipe.epochs < LEAST_SECONDS:
                 return "float32", None
             batch, times = self.read(), {"float32": list[float](), "bfloat16": list[float]()}
             for _ in range(ROUNDS):
@@ -149,7 +152,7 @@ class TrialSteps:
     def predict(self) -> tuple[float, float]:
         """Seconds of an image: to read it, and to predict it."""
         val, preprocessing = self.prepared.val, self.built.preprocessing
-        shown = range(min(BATCH, len(val)))
+        shown = range(min(BATCH, self.task.batch, len(val)))
         self.model.eval()
         began = time.perf_counter()
         batch = next(iter(self.task.eval_loader(val, preprocessing, len(shown), 0, shown)))
@@ -199,8 +202,3 @@ def measure(prepared: "Prepared", device: torch.device, preparing: float = 0.0) 
     step = together(steps[1:])
     bytes_written = 4 * (3 + (trial.ema is not None)) * sum(parameter.numel() for parameter in trial.model.parameters())
     return RunCost(forward, step, start, bytes_written / DISK, head, precision, compared)
-
-
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device computes in bfloat16 at all; whether that is faster has to be measured."""
-    return device.type == "cpu" or (device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False))

@@ -22,8 +22,8 @@ from ..features import FittedHead, FrozenFeatures, extract_features, fit_head, u
 from ..runs.predictor import save_trained
 from ..runs.run import Outcome, Run
 from ..tasks import get_task
-from ..tasks.base import Built, Meter, Task
-from ..tasks.classify import class_weights
+from ..tasks.base import Built, Task, class_weights
+from ..tasks.evaluator import Meter
 from .progress import duration
 from .session import Prepared
 from .signals import Interrupted, listening, refuse_many_bad
@@ -91,7 +91,8 @@ def work(run: Run, prepared: Prepared, device: torch.device, quiet: bool) -> Non
         progress.update(line, description="logistic regression", total=None)
         seen = found["train"].indices.tolist()
         targets = np.array([np.asarray(prepared.train.target(index)) for index in seen]).astype(np.int64)
-        weights = class_weights(recipe.loss.class_weights, targets, classes) if targets.ndim == 1 else None
+        counts = np.bincount(targets, minlength=classes) if targets.ndim == 1 else None
+        weights = class_weights(recipe.loss.class_weights, counts) if counts is not None else None
         head = fit_head(
             found["train"].values,
             targets,

@@ -318,6 +318,31 @@ def make_plan(
     return StagePlan(source, recipe, budget, tuple(stages), tuple(notes))
 
 
+def train_one(source: str, recipe: Recipe, folder: Path, budget: float | None, settings: dict[str, Any]) -> Outcome:
+    """Train in one stage, after a plan of it was made and said.
+
+    Args:
+        source: The data.
+        recipe: How to train.
+        folder: Of the run.
+        budget: Seconds that it may take; None for no limit.
+        settings: `track`, `quiet`, `cpu` and perhaps `notes` of `run_training`.
+    """
+    if is_ladder(folder):
+        raise ValueError(f"{folder} holds a run in stages; go on with --resume, or give another folder with --out.")
+    limits, begun = Limits(budget), Run(folder).is_begun()
+    if budget is not None and processes() > 1:
+        raise ValueError("Budgets are for one process; give --epochs to train with several.")
+    if budget is not None and begun:  # what was planned then stays
+        kept = {"epochs": Run(folder).recipe().epochs}
+        recipe = parse(recipe.model_dump(exclude_unset=True) | kept, f"The recipe {recipe.name}")
+    elif budget is not None or not (settings["quiet"] or begun or processes() > 1):
+        recipe, cost, lines = plan_one(source, recipe, budget, settings["cpu"])
+        settings = settings | {"notes": (*settings.get("notes", ()), *lines)}
+        limits = replace(limits, compared=cost.compared)
+    return run_training(source, recipe, folder, **settings, limits=limits)
+
+
 def in_precision(cost: RunCost) -> str:
     """The precision for people, where it was chosen."""
     if cost.compared is None:
@@ -378,7 +403,8 @@ def plan_one(source: str, recipe: Recipe, budget: float | None, cpu: bool = Fals
             raise ValueError(f"--budget {duration(budget)} is less than one epoch, with which a run takes {need} here.")
     recipe = parse(recipe.model_dump(exclude_unset=True) | changes, f"The recipe {recipe.name}")
     how, seconds = "from weights" if model.weights else "from scratch", cost.training(prepared, epochs)
-    about = f"Plan: {model.name} {how}, {epochs} epochs{size}{in_precision(cost)}: about {duration(seconds)}"
+    how += f", {epochs} epoch{'s' * (epochs != 1)}{size}{in_precision(cost)}"
+    about = f"Plan: {model.name} {how}: about {duration(seconds)}"
     lines = [f"{about}, measured here just now"]
     if budget is None and seconds > LONG:
         lines.append("`--budget 30m` gets what half an hour allows.")

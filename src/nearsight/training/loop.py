@@ -18,10 +18,11 @@ from torch import nn
 
 from ..config.recipe import Recipe
 from ..data import Split
-from ..data.loader import scramble
+from ..data.samples import scramble
 from ..runs.predictor import save_trained
 from ..runs.run import Outcome, Run, check_output_folder, resume_flags
-from ..tasks.base import PROJECTION, Meter
+from ..tasks.base import PROJECTION
+from ..tasks.evaluator import Meter
 from .distributed import Step, agree, agree_on_bad
 from .frozen import fit_frozen
 from .optim import learning_rate
@@ -176,9 +177,9 @@ def train(
             display.show_finish()
             outcome = finish(session, prepared, flag)
     except (OSError, EOFError, RuntimeError) as error:
-        if (said := describe_failure(session, error)) is None:
+        if (reason := describe_failure(session, error)) is None:
             raise
-        raise ValueError(f"{said}. {describe_last(session)}; go on with: {run.resume_command}") from None
+        raise ValueError(f"{reason}. {describe_last(session)}; go on with: {run.resume_command}") from None
     accelerator.end_training()
     return outcome
 
@@ -186,7 +187,7 @@ def train(
 def train_epoch(session: Session, batches: Iterator[Any], flag: StopFlag, display: Display) -> bool:
     """Train to the end of the epoch in progress; False where the time was up before, and there is a better end.
 
-    The first epoch is validated even if it was cut short.
+    An epoch that was cut short is validated where none was before.
     """
     progress, every = session.progress, session.recipe.saving.every * 60
     record_every = max(1, session.steps_per_epoch // RECORDS)
@@ -207,7 +208,7 @@ def train_epoch(session: Session, batches: Iterator[Any], flag: StopFlag, displa
         if signal_number:
             leave(session, signal_number)
         if session.limits.seconds is not None and progress.elapsed > session.limits.seconds:
-            return progress.epoch == 0
+            return progress.best is None
         if is_save_due and progress.step < end:
             save_checkpoint(session)
             saved = time.monotonic()
@@ -262,8 +263,24 @@ def set_rates(session: Session) -> float:
 
 
 def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display) -> None:
-    """Validate, record the epoch's metrics, and write a checkpoint."""
+    """Validate if that is due, record the epoch's metrics, and write a checkpoint."""
     progress, recipe, began = session.progress, session.recipe, time.monotonic()
+    number, steps = progress.epoch + 1, progress.step - progress.epoch * session.steps_per_epoch
+    trained = {
+        "epoch": number,
+        "step": progress.step,
+        "loss": progress.sums["loss"] / steps,
+        "grad_norm": progress.sums["grad_norm"] / steps,
+        "lr": max(group["lr"] for group in session.optimizer.param_groups),
+        "seconds": progress.sums["seconds"],
+        "images_per_second": steps * recipe.batch / progress.sums["seconds"],
+    }
+    if number % recipe.validate_every and not session.is_done_after(number):
+        progress.epoch, progress.sums = number, dict.fromkeys(progress.sums, 0.0)
+        record(session, {"kind": "unvalidated", **trained, "elapsed": progress.elapsed})
+        save_checkpoint(session)
+        display.show_epoch(trained, progress.elapsed / number * (recipe.epochs - number))
+        return
     display.show_evaluation()
     meter = evaluate(session, val, flag)
     metrics = meter.metrics()
@@ -271,34 +288,25 @@ def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display)
     check_validation(session, metrics.values())
     seconds = time.monotonic() - began
     progress.elapsed += seconds
-    progress.epoch += 1
+    progress.epoch, progress.sums = number, dict.fromkeys(progress.sums, 0.0)
     score = validated[session.task.metric.key]
     if progress.best is None or score > progress.best:
         progress.best, progress.best_epoch = score, progress.epoch
         progress.best_name = progress.name(session.steps_per_epoch)
         session.best = meter
-    steps = progress.step - (progress.epoch - 1) * session.steps_per_epoch
-    images = steps * recipe.batch
     values = {
         "kind": "epoch",
-        "epoch": progress.epoch,
-        "step": progress.step,
-        "loss": progress.sums["loss"] / steps,
-        "grad_norm": progress.sums["grad_norm"] / steps,
+        **trained,
         **{f"val_{name}": value for name, value in validated.items()},
         "val_score": score,
-        "lr": max(group["lr"] for group in session.optimizer.param_groups),
-        "seconds": progress.sums["seconds"],
         "eval_seconds": seconds,
-        "images_per_second": images / progress.sums["seconds"],
         "elapsed": progress.elapsed,
     }
-    progress.sums = dict.fromkeys(progress.sums, 0.0)
     record(session, values)
     save_checkpoint(session)
     if session.limits.on_best is not None and progress.best_epoch == progress.epoch:
         session.limits.on_best(session)
-    display.show_epoch(values, progress.elapsed / progress.epoch * (recipe.epochs - progress.epoch))
+    display.show_epoch(values, progress.elapsed / number * (recipe.epochs - number))
 
 
 def evaluate(
@@ -321,7 +329,7 @@ def evaluate(
         if flag is not None and flag.number and accelerator.num_processes == 1:
             leave(session, flag.number)
     if accelerator.num_processes > 1:
-        meter.gather(accelerator)
+        meter.gather()
     model.train(training)
     return meter
 

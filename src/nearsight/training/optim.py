@@ -7,11 +7,14 @@ from typing import Any
 import torch
 from timm.models import group_parameters
 from timm.optim import Lamb
-from torch import nn
+from torch import Tensor, nn
 
 from ..config.recipe import Optimizer, Schedule
 from ..parts.slots import declared
 from ..retrofit import Localized
+from .muon import Muon
+
+NARROWEST = 4  # rows or columns below which a weight is no matrix to Muon, as in timm
 
 
 def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -19,12 +22,12 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
 
     Biases, norms and what the model names in `no_weight_decay` are not decayed. With `layer_decay` a layer learns
     slower than the one behind it, except for what `nearsight.localize` has added; the offsets of deformable merging
-    learn at `offsets` times their layer's rate.
+    learn at `offsets` times their layer's rate, and under Muon what is no inner matrix at `fallback` times it.
 
     Returns:
-        Slow groups first, with `params`, their `names`, `lr_scale` (fraction of the learning rate), `weight_decay`, and
-        `flat`: whether the rate stays what it is behind the warm-up. The order follows from the model and the settings
-        alone.
+        Slow groups first, with `params`, their `names`, `lr_scale` (fraction of the learning rate), `weight_decay`,
+        `flat`: whether the rate stays what it is behind the warm-up, and `use_fallback`: whether Muon leaves them to
+        AdamW. The order follows from the model and the settings alone.
 
     Example:
         >>> from nearsight import create_model
@@ -35,22 +38,46 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
     scales = layer_scales(model, optimizer.layer_decay)
     exempt: set[str] = {*getattr(model, "no_weight_decay", set)(), *declared(model, "undecayed")}
     slow = declared(model, "slow")
-    groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
+    outer = outer_layers(model)
+    groups: dict[tuple[float, float, bool, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         scale = scales[name] * (optimizer.offsets if name in slow else 1.0)
         scale *= optimizer.backbone if name.startswith("pyramid.") else 1.0
-        decays = parameter.ndim > 1 and not name.endswith(".bias") and not is_named(name, exempt)
+        named = any(fnmatchcase(name, pattern) for pattern in exempt)  # some of timm's models have wildcards
+        decays = parameter.ndim > 1 and not name.endswith(".bias") and not named
         decay = optimizer.weight_decay if decays else 0.0
         flat = optimizer.offsets_flat and name in slow
+        falls_back = not (decays and is_matrix(parameter) and name.rpartition(".")[0] not in outer)
+        scale *= optimizer.fallback if optimizer.kind == "muon" and falls_back else 1.0
         new = {"params": [], "names": [], "lr_scale": scale, "weight_decay": decay, "flat": flat}
-        group = groups.setdefault((scale, decay, flat), new)
+        if optimizer.kind == "muon":
+            new["use_fallback"] = falls_back
+        group = groups.setdefault((scale, decay, flat, optimizer.kind == "muon" and falls_back), new)
         group["params"].append(parameter)
         group["names"].append(name)
     if not groups:
         raise ValueError("The model has nothing to train: all of its parameters are frozen.")
     return [groups[key] for key in sorted(groups)]
+
+
+def outer_layers(model: nn.Module) -> set[str]:
+    """Names of the layers that see the image's channels or give the classes: no inner matrices to Muon.
+
+    Example:
+        >>> from nearsight import create_model
+        >>> sorted(outer_layers(create_model("localvit_nano")))
+        ['embed.proj', 'head']
+    """
+    about: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
+    named = (about.get("first_conv"), about.get("classifier"))
+    return {name for given in named if given for name in ((given,) if isinstance(given, str) else given)}
+
+
+def is_matrix(parameter: Tensor) -> bool:
+    """Whether a parameter is a matrix that is worth an orthogonal step: no vector, table or depth-wise kernel."""
+    return parameter.ndim in (2, 4) and min(parameter.shape[:2]) >= NARROWEST
 
 
 def layer_scales(model: nn.Module, decay: float | None) -> dict[str, float]:
@@ -75,11 +102,6 @@ def localized_names(model: nn.Module) -> set[str]:
     return {prefix + name for prefix, done in held for name in done.new}
 
 
-def is_named(name: str, patterns: set[str]) -> bool:
-    """Whether a parameter is one of those named, some of timm's models with wildcards."""
-    return name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def make_optimizer(model: nn.Module, optimizer: Optimizer, batch: int) -> torch.optim.Optimizer:
     """The optimizer of a recipe, for a batch over all processes.
 
@@ -102,6 +124,9 @@ def make_optimizer(model: nn.Module, optimizer: Optimizer, batch: int) -> torch.
     if optimizer.kind == "lamb":
         # `clip` is done by the training loop, over all processes.
         return Lamb(groups, lr=rate, betas=betas, eps=optimizer.eps, max_grad_norm=None)
+    if optimizer.kind == "muon":
+        # Matrices have their paper's momentum; `momentum` and `beta2` are for all that is left to AdamW.
+        return Muon(groups, lr=rate, betas=betas, eps=optimizer.eps)
     return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=optimizer.eps)
 
 

@@ -96,14 +96,15 @@ class Display:
 
     def show_epoch(self, figures: dict[str, Any], left: float) -> None:
         """One line for an epoch that is done."""
-        self.score = figures["val_score"]
+        self.score = figures.get("val_score", self.score)
         if self.quiet:
             return
         validated = f"val loss {figures['val_loss']:.4f}  " if "val_loss" in figures else ""
+        scored = f"{self.metric} {self.score:6.2%}  " if "val_score" in figures else ""
         speed = "" if self.live else f"{figures['images_per_second']:.0f} images/s  "  # 80 columns have no room for it
         self.say(
             f"epoch {figures['epoch']:>{len(str(self.epochs))}}/{self.epochs}  loss {figures['loss']:.4f}  "
-            f"{validated}{self.metric} {self.score:6.2%}  {speed}{duration(left)} left"
+            f"{validated}{scored}{speed}{duration(left)} left"
         )
 
     def say(self, text: str) -> None:

@@ -20,15 +20,16 @@ from ..data import Data, Split, open_data
 from ..data.loader import Batches, default_workers
 from ..data.open import open_again
 from ..data.sources.shards import is_pattern
-from ..data.split import complete_splits, describe_splits, limit_train
+from ..data.split import complete_splits, describe_splits, limit_train, take_fold
 from ..data.transforms import DensePreprocessing, Preprocessing
 from ..data.unlabelled import add_unlabelled
 from ..runs.checkpoint import Checkpoints, Progress
 from ..runs.run import Run, first_difference
 from ..tasks import get_task
-from ..tasks.base import PROJECTION, Built, Meter, Objective, Task, linear_classifier
+from ..tasks.base import PROJECTION, Built, Objective, Task, linear_classifier
 from ..tasks.build import weights_file
 from ..tasks.classify import typical_side
+from ..tasks.evaluator import Meter
 from .distributed import check_together, from_main, join_model
 from .estimate import TrialSteps
 from .optim import make_optimizer
@@ -68,7 +69,10 @@ def prepare(source: str, recipe: Recipe, run: Run | None = None) -> Prepared:
     data = open_data(source, recipe.task)
     if data.train is None:
         raise ValueError(f"{source} has no training images, only {', '.join(data.splits())}.")
-    data = complete_splits(data, val_fraction=recipe.data.val_fraction, seed=recipe.data.split_seed)
+    use = recipe.data
+    if use.folds is not None and use.fold is not None:
+        data = take_fold(data, use.folds, use.fold, use.split_seed, use.groups)
+    data = complete_splits(data, val_fraction=use.val_fraction, seed=use.split_seed, groups=use.groups)
     if recipe.data.limit is not None:
         data = limit_train(data, recipe.data.limit, recipe.data.split_seed)
     record = {**describe_splits(data), "folder": os.getcwd()}
@@ -214,10 +218,15 @@ class Session:
     @property
     def is_done(self) -> bool:
         """Whether all epochs are trained, validation has not improved for too long, or there is no time for another."""
+        return self.is_done_after(self.progress.epoch)
+
+    def is_done_after(self, epoch: int) -> bool:
+        """The same of a number of epochs, of which the last may not be validated yet."""
         progress, patience, seconds = self.progress, self.recipe.patience, self.limits.seconds
-        if seconds is not None and progress.epoch and progress.elapsed * (1 + 1 / progress.epoch) > 1.02 * seconds:
+        if seconds is not None and epoch and progress.elapsed * (1 + 1 / epoch) > 1.02 * seconds:
             return True
-        return progress.epoch >= self.recipe.epochs or (patience is not None and self.waited >= patience)
+        waited = epoch - progress.best_epoch
+        return epoch >= self.recipe.epochs or (patience is not None and waited >= patience)
 
     def autocast(self) -> torch.autocast:
         """Half the bits for matrix products, if the recipe wants it."""
@@ -242,11 +251,13 @@ def open_session(run: Run, prepared: Prepared, accelerator: Accelerator, limits:
     task = get_task(recipe.task)
     built = task.build(recipe, data)
     model, device = built.model, accelerator.device
-    check_norms(model, recipe.batch // (recipe.accumulate * accelerator.num_processes))
+    alone = recipe.batch == recipe.accumulate * accelerator.num_processes
+    if alone and any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        raise ValueError("The model has batch norms, which need two images or more at a time; give a larger --batch.")
     teacher, shown = open_with_teacher(run, prepared, built, device)
-    answer_apart: Any = getattr(model, "set_distilled_training", None)  # models with a distillation token have it
-    if teacher is not None and answer_apart is not None:
-        answer_apart(True)
+    distill_apart: Any = getattr(model, "set_distilled_training", None)  # models with a distillation token have it
+    if teacher is not None and distill_apart is not None:
+        distill_apart(True)
     if device.type == "cuda" and accelerator.num_processes > 1:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         built = replace(built, model=model)
@@ -386,9 +397,3 @@ def check_parts(recipe: Recipe, processes: int) -> None:
             f"Mixup and cutmix pair images, but a batch of {recipe.batch} among {processes} processes leaves parts of "
             f"{recipe.batch // parts}; give a multiple of {2 * parts}."
         )
-
-
-def check_norms(model: nn.Module, images: int) -> None:
-    """Refuse batch norms over a single image."""
-    if images == 1 and any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
-        raise ValueError("The model has batch norms, which need two images or more at a time; give a larger --batch.")

@@ -1,4 +1,4 @@
-"""The course of a run as a picture."""
+"""The course of a run as a figure, and its summary."""
 
 import json
 import shlex
@@ -14,7 +14,6 @@ from ..tasks import get_task
 from .progress import duration
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -32,8 +31,8 @@ def draw_curves(records: Sequence[dict[str, Any]], best: int, metric: str) -> "F
     steps = [record for record in records if record["kind"] == "step"]
     epochs = [record for record in records if record["kind"] == "epoch"]
     steps_per_epoch = epochs[0]["step"] / epochs[0]["epoch"]
-    picture = figure(11.5, 3.4)
-    loss, score, rate = picture.subplots(1, 3)
+    drawn = figure(11.5, 3.4)
+    loss, score, rate = drawn.subplots(1, 3)
     numbers = [record["epoch"] for record in epochs]
     look: dict[str, Any] = {"linewidth": 1.8, "markersize": 3.5, "marker": "o" if len(epochs) <= MARKED else ""}
     look["clip_on"] = False  # half of the last dot lies outside
@@ -52,7 +51,11 @@ def draw_curves(records: Sequence[dict[str, Any]], best: int, metric: str) -> "F
     score.plot(numbers, fractions, color=COLOURS[2], **look)
     if len(epochs) == 1:
         score.set_ylim(0, 100)
-    mark_best(score, best, fractions[numbers.index(best)])
+    highest = fractions[numbers.index(best)]
+    score.plot([best], [highest], "o", color=COLOURS[1], markersize=7, zorder=5, clip_on=False)
+    # A rising curve leaves room below.
+    text = score.text(0.97, 0.05, f"best: {highest:.1f} % after epoch {best}", transform=score.transAxes, ha="right")
+    write(text, SMALL, COLOURS[1], weight="bold")
     score.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
 
     tidy(rate, title="Learning rate", x="epoch")
@@ -63,13 +66,13 @@ def draw_curves(records: Sequence[dict[str, Any]], best: int, metric: str) -> "F
     for axes in (loss, score, rate):
         axes.set_xlim(0, numbers[-1])
         axes.locator_params(axis="x", nbins=6, integer=True)
-    return picture
+    return drawn
 
 
 def draw_strengths(record: dict[str, Any]) -> "Figure":
     """How many held-out training images a regression on frozen features tells right, by pooling and weight decay."""
-    picture = figure(6.4, 3.4)
-    axes = picture.subplots()
+    drawn = figure(6.4, 3.4)
+    axes = drawn.subplots()
     tidy(axes, title="Cross-validation of the frozen features", x="weight decay", y="told right")
     for number, pooling in enumerate(dict.fromkeys(one[0] for one in record["tried"])):
         chosen = [(strength, 100 * score) for name, strength, score in record["tried"] if name == pooling]
@@ -82,14 +85,7 @@ def draw_strengths(record: dict[str, Any]) -> "Figure":
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
     for text in axes.legend(frameon=False).get_texts():
         write(text, SMALL)
-    return picture
-
-
-def mark_best(axes: "Axes", epoch: int, fraction: float) -> None:
-    """Mark the best epoch, and write its score where a rising curve leaves room."""
-    axes.plot([epoch], [fraction], "o", color=COLOURS[1], markersize=7, zorder=5, clip_on=False)
-    text = axes.text(0.97, 0.05, f"best: {fraction:.1f} % after epoch {epoch}", transform=axes.transAxes, ha="right")
-    write(text, SMALL, COLOURS[1], weight="bold")
+    return drawn
 
 
 FILES = {
@@ -99,7 +95,7 @@ FILES = {
     "environment.json": "the command, versions and machine",
     "predictions.npz": "what the model predicted for each test image, for comparisons",
     "metrics.jsonl": "losses, figures of the validations and learning rate as numbers",
-    "curves.png": "the same as a picture",
+    "curves.png": "the same as a figure",
     "checkpoints/": "states to go on from",
     "teacher/": "what the teacher predicted; of no use any more",
     "tensorboard/": "the same numbers for `tensorboard --logdir`",
@@ -120,8 +116,8 @@ def write_summary(folder: str | Path) -> None:
     if outcome is None:
         raise ValueError(f"{run.folder} is not finished; go on with `{run.resume_command}`.")
     records = run.records()
-    picture = draw_strengths(records[0]) if outcome.epochs == 0 else draw_curves(records, outcome.epoch, outcome.metric)
-    write_whole(run.folder / "curves.png", to_png(picture))
+    drawn = draw_strengths(records[0]) if outcome.epochs == 0 else draw_curves(records, outcome.epoch, outcome.metric)
+    write_whole(run.folder / "curves.png", to_png(drawn))
     write_whole(run.folder / "summary.md", summarise(run, outcome).encode(errors="surrogateescape"))
 
 
@@ -136,9 +132,9 @@ def summarise(run: Run, outcome: Outcome) -> str:
         table("Data", data_lines(data, recipe, outcome)),
         table("Model", model_lines(outcome, recipe)),
         table("Recipe", recipe_lines(recipe)),
-        table("Time and place", time_lines(outcome, machine)),
+        table("Time and machine", time_lines(outcome, machine)),
         next_text(run.folder),
-        files_text(run.folder),
+        table("Files", {f"`{name}`": about for name, about in FILES.items() if (run.folder / name).exists()}),
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -214,15 +210,15 @@ def recipe_lines(recipe: Recipe) -> dict[str, str]:
 def teacher_text(settings: Distillation) -> str:
     """Who taught, and how."""
     soft = f"soft labels at temperature {settings.temperature:g}" if settings.kind == "soft" else "hard labels"
-    said = [f"`{settings.teacher}`", soft, f"weight {settings.weight:g}"]
-    said += [f"features with weight {settings.features:g}"] if settings.features else []
-    said += [f"{settings.views} views of each image"] if settings.views else []
-    return ", ".join(said)
+    words = [f"`{settings.teacher}`", soft, f"weight {settings.weight:g}"]
+    words += [f"features with weight {settings.features:g}"] if settings.features else []
+    words += [f"{settings.views} views of each image"] if settings.views else []
+    return ", ".join(words)
 
 
 def augment_text(augment: Augment) -> str:
     """What is done to training images."""
-    said = {
+    words = {
         f"{augment.crop} crop": augment.crop != "none",
         "mirrored": augment.flip > 0,
         "turned upside down": augment.flip_vertical > 0,
@@ -233,7 +229,7 @@ def augment_text(augment: Augment) -> str:
         f"cutmix {augment.cutmix:g}": augment.cutmix > 0 and augment.mixes,
         f"{augment.repeats} copies of each image": augment.repeats > 1,
     }
-    return ", ".join(text for text, is_on in said.items() if is_on) or "none"
+    return ", ".join(text for text, is_on in words.items() if is_on) or "none"
 
 
 def time_lines(outcome: Outcome, machine: dict[str, Any]) -> dict[str, str]:
@@ -260,12 +256,6 @@ nearsight predict {run} image.jpg   # what is in an image
 ```
 
 In Python, `nearsight.load({str(folder)!r})` opens the model."""
-
-
-def files_text(folder: Path) -> str:
-    """What is where; only what there is."""
-    present = {name: about for name, about in FILES.items() if (folder / name).exists()}
-    return table("Files", {f"`{name}`": about for name, about in present.items()})
 
 
 def table(title: str, lines: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The teacher of a distilled model: how it is opened and asked, and how what it said is kept on the disk."""
+"""The teacher of a distilled model: how it is opened and asked, and how its predictions are kept on the disk."""
 
 import hashlib
 import json
@@ -80,7 +80,7 @@ class Teacher:
         return Opinion(logits, None if self.pooled is None else self.pooled.last.float())
 
     def recall(self, indices: Tensor, epoch: int) -> Opinion:
-        """What it said of the view that an epoch shows of each of these images `[B]`."""
+        """Its predictions of the view that an epoch shows of each of these images `[B]`."""
         assert self.settings.views is not None
         kept = self.table(epoch % self.settings.views)
         rows = {name: tensor[indices].to(self.device).float() for name, tensor in kept.items()}
@@ -119,7 +119,7 @@ class Teacher:
             return False
 
     def write(self, view: int, first: int, opinions: Sequence[Opinion]) -> None:
-        """Keep what was said of a view of the images from a number on."""
+        """Keep the predictions of a view of the images from a number on."""
         tensors = {"logits": torch.cat([one.logits for one in opinions])}
         if self.pooled is not None:
             tensors["features"] = torch.cat([one.features for one in opinions if one.features is not None])
@@ -127,7 +127,7 @@ class Teacher:
         write_whole(self.path(view, first), to_safetensors(halves, {"fingerprint": self.fingerprint}))
 
     def read_view(self, view: int) -> dict[str, Tensor]:
-        """What was said of a view of all images: `logits [n, C]` and perhaps `features [n, D]`, in half precision."""
+        """The predictions of a view of all images: `logits [n, C]` and perhaps `features [n, D]`, in half precision."""
         chunks = [load_file(self.path(view, first)) for first in range(0, self.images, CHUNK)]
         return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
@@ -230,8 +230,8 @@ def keep_predictions(session: "Session", split: Split, flag: StopFlag, display: 
             f"The teacher predicts {left:,} views ({views} of each of {len(split):,} images) in about "
             f"{duration(seconds)}; they are kept in {teacher.folder}."
         )
-    shares = chunks[accelerator.process_index :: accelerator.num_processes]  # however far the others are by now
-    mine = [chunk for chunk in shares if chunk in todo]
+    parts = chunks[accelerator.process_index :: accelerator.num_processes]  # however far the others are by now
+    mine = [chunk for chunk in parts if chunk in todo]
     for done, (view, first) in enumerate(mine, start=1):
         opinions = []
         for batch in view_batches(session, split, view, range(first, min(first + CHUNK, len(split)))):

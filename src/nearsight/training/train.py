@@ -10,16 +10,17 @@ from typing import Any
 import torch
 
 from ..checkpoints.pretrained import at_hand, available_name, find_pretrained, is_offline, missing_sentence, why_missing
-from ..config.files import load_recipe, parse, parse_changes
+from ..config.files import load_recipe, parse_changes
 from ..config.recipe import Recipe
 from ..data.open import find_task
 from ..retrofit import LocalizeOptions
+from ..runs.predictor import FOLDS
 from ..runs.run import Outcome, Run, processes
 from ..tasks import get_task
 from ..timing import check_threads, parse_duration
-from .ladder import climb, climb_again, is_ladder, plan_one, read_plan
-from .loop import resume_training, run_training
-from .session import Limits
+from .folds import CrossValidation, resume_folds, train_folds
+from .ladder import climb, climb_again, is_ladder, read_plan, train_one
+from .loop import resume_training
 
 
 def train(
@@ -31,6 +32,8 @@ def train(
     recipe: str | Path | Recipe | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
+    folds: int | None = None,
+    groups: str | None = None,
     budget: str | float | None = None,
     epochs: int | None = None,
     batch: int | None = None,
@@ -52,7 +55,7 @@ def train(
     threads: int | None = None,
     cpu: bool = False,
     quiet: bool = False,
-) -> Outcome:
+) -> Outcome | CrossValidation:
     """Train a model; the same call again goes on where it stopped. What is left out follows the data.
 
     Args:
@@ -63,6 +66,10 @@ def train(
         recipe: A recipe by name, a YAML file, or a `Recipe`.
         out: Folder of the run; without, one in `runs`.
         resume: A run to go on with as it was, instead of data and settings.
+        folds: Train so many models, each on all but one part of the training images, and judge their predictions for
+            the parts that they were not trained with together: for data too small for a test split.
+        groups: Which images stay together in splits and folds: `folder`, `folder:2` or `pattern:REGEX`; see
+            `nearsight.data.groups.group_keys`.
         budget: Time that all may take, such as `20m`, `1h30m` or a number of seconds; the plan keeps to it.
         epochs: Passes over the training images.
         batch: Images in a step, over all processes.
@@ -75,7 +82,7 @@ def train(
         download: Let `auto` download what is not at hand.
         offline: Neither download nor ask whether to.
         localize: Local parts for the model, such as `ffn=localvit,qkv=life`.
-        class_weights: `balanced`, or one number for each class.
+        class_weights: `balanced`, `sqrt` (weaker), `none`, or one number for each class.
         limit: Train on so many images only.
         seed: Of the weights, the order and every random draw.
         precision: `float32`, `bfloat16`, or `auto` for the faster one by some measured steps.
@@ -88,7 +95,7 @@ def train(
         quiet: Show no progress.
 
     Returns:
-        What came of it; `outcome.folder` is the run.
+        What came of it; `outcome.folder` is the run. With `folds` a `CrossValidation`.
 
     Raises:
         ValueError: Something can't be done, in one sentence.
@@ -114,6 +121,7 @@ def train(
         "loss.class_weights": class_weights,
         "data.limit": limit,
         "data.workers": workers,
+        "data.groups": groups,
         "seed": seed,
         "precision": precision,
         "saving.keep": keep,
@@ -124,7 +132,8 @@ def train(
     if (data is None) == (resume is None):
         raise ValueError("Give either DATA to train on, or --resume RUN to go on with a run.")
     limit_of_time = None if budget is None else parse_duration(budget)
-    if resume is not None and (given or changes or recipe or out or task or download or budget is not None):
+    others = (given, changes, recipe, out, task, download, folds)
+    if resume is not None and (any(others) or budget is not None):
         raise ValueError("--resume goes on with a run as it was; leave the other settings out.")
     options = {"--model": model, "--weights": weights, "--out": out, "--epochs": epochs, "--batch": batch}
     refuse_nothing({"DATA": data, "--resume": resume, **options})
@@ -134,6 +143,8 @@ def train(
     settings: dict[str, Any] = {"track": tuple(track or ()), "quiet": quiet, "cpu": cpu}
     if resume is not None:
         use_threads(threads, Path(resume))
+        if (Path(resume) / FOLDS).is_file():
+            return resume_folds(resume, settings)
         return (climb_again if is_ladder(resume) else resume_training)(resume, **settings)
     source = os.fspath(data)  # type: ignore[arg-type]
     given |= parse_changes(changes)
@@ -153,30 +164,19 @@ def train(
             chosen = load_recipe(start.recipe if is_open else recipe, given | found)
         settings["notes"] = start.notes
     use_threads(threads, folder)
-    if is_open and climbs(chosen):
+    from_weights = chosen.model.weights is not None and chosen.distill is None
+    staged = is_open and from_weights and get_task(chosen.task).is_linear and processes() == 1
+    if folds is not None:
+        return train_folds(source, chosen, folder, folds, settings, staged=staged, budget=limit_of_time, epochs=epochs)
+    if (folder / FOLDS).is_file():
+        raise ValueError(f"{folder} holds folds; go on with --resume, or give another folder with --out.")
+    if staged:
         return climb(source, chosen, folder, budget=limit_of_time, epochs=epochs, **settings)
-    if is_ladder(folder):
-        raise ValueError(f"{folder} holds a run in stages; go on with --resume, or give another folder with --out.")
-    limits, begun = Limits(limit_of_time), Run(folder).is_begun()
-    if limit_of_time is not None and processes() > 1:
-        raise ValueError("Budgets are for one process; give --epochs to train with several.")
-    if limit_of_time is not None and begun:  # what was planned then stays
-        kept = {"epochs": Run(folder).recipe().epochs}
-        chosen = parse(chosen.model_dump(exclude_unset=True) | kept, f"The recipe {chosen.name}")
-    elif limit_of_time is not None or not (quiet or begun or processes() > 1):
-        chosen, cost, lines = plan_one(source, chosen, limit_of_time, cpu)
-        settings["notes"] = (*settings.get("notes", ()), *lines)
-        limits = replace(limits, compared=cost.compared)
-    return run_training(source, chosen, folder, **settings, limits=limits)
+    return train_one(source, chosen, folder, limit_of_time, settings)
 
 
-def climbs(recipe: Recipe) -> bool:
-    """Whether a run goes in stages: from weights, to tell classes of whole images, in one process."""
-    has_weights = recipe.model.weights is not None and recipe.distill is None
-    return has_weights and get_task(recipe.task).is_linear and processes() == 1
-
-
-FROM_WEIGHTS = ("frozen", "fine-tune", "retrofit")  # recipes that are made for a start from weights
+# Recipes that are made for a start from weights, or for both.
+FROM_WEIGHTS = ("frozen", "fine-tune", "retrofit", "small-detect", "small-segment")
 
 
 def takes_pretrained(recipe: Recipe, is_open: bool) -> bool:
@@ -225,10 +225,12 @@ def choose_start(
         offline: Neither download nor ask.
         ask: Asks the user; see `find_pretrained`.
     """
-    model, scratch = recipe.model, Start(recipe.name, recipe.model.name)
+    model, scratch, task = recipe.model, Start(recipe.name, recipe.model.name), get_task(recipe.task)
     if model.spec is not None and model.weights in (None, "auto"):
         return scratch  # nobody has pretrained it
-    tuned = "retrofit" if model.localize else "fine-tune" if recipe.name == "small-data" else recipe.name
+    tuned = (
+        "retrofit" if model.localize and task.is_linear else "fine-tune" if recipe.name == "small-data" else recipe.name
+    )
     plan = read_plan(run)
     if plan is not None or run.is_begun():
         begun = (run.recipe() if plan is None else plan.asked).model
@@ -237,19 +239,19 @@ def choose_start(
         found = find_pretrained(model.name, offline=offline, download=not (offline or is_offline()), any_licence=True)
         if found is None:
             raise ValueError(f"--weights pretrained won't do: {why_missing(model.name)}")
-        return Start(tuned, model.name or found.model, str(found.path), (found.say(),))
-    if model.name is None and recipe.task != "classify":
+        return Start(tuned, model.name or task.host_of(found.model), str(found.path), (found.say(),))
+    if model.name is None and not task.is_pretrained:
         return scratch
     if model.name is not None and available_name(model.name) is None and next(at_hand(model.name), None) is None:
         return scratch  # nobody has pretrained it
     if model.patch_size is not None or model.options:
         what = "another patch size" if model.patch_size is not None else "other options"
-        said = f"Trains from scratch: pretrained weights are of {model.name or 'models'} as they are, not with {what}."
-        return replace(scratch, notes=(said,))
+        note = f"Trains from scratch: pretrained weights are of {model.name or 'models'} as they are, not with {what}."
+        return replace(scratch, notes=(note,))
     found = find_pretrained(model.name, offline=offline, download=download, ask=ask)
     if found is None:
         return replace(scratch, notes=(missing_sentence(model.name),))
-    return Start(tuned, model.name or found.model, str(found.path), (found.say(),))
+    return Start(tuned, model.name or task.host_of(found.model), str(found.path), (found.say(),))
 
 
 def confirm(question: str) -> bool:

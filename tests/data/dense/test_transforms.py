@@ -9,8 +9,9 @@ from torchvision.ops import masks_to_boxes
 from nearsight.config.recipe import DenseAugment
 from nearsight.data import open_data
 from nearsight.data.instances import Instances, encode_masks
-from nearsight.data.loader import read_sample, seed_draws
+from nearsight.data.loader import seed_draws
 from nearsight.data.restore import fit_sides
+from nearsight.data.samples import read_sample
 from nearsight.data.transforms import DenseAugmentation, DensePreprocessing, resize_map
 
 SETTINGS = {
@@ -233,3 +234,39 @@ def test_sizes_keep_the_shape() -> None:
 def test_settings_that_make_no_sense(settings: dict) -> None:
     with pytest.raises(ValueError):
         DenseAugment(**settings)
+
+
+def test_crops_around_classes_show_rare_ones_as_often_as_others() -> None:
+    classes = np.zeros((128, 160), dtype=np.uint8)
+    classes[100, 30] = 1  # one pixel of 20,480
+    classes[:10] = 255
+    image = Image.fromarray(np.zeros((128, 160, 3), dtype=np.uint8))
+
+    def fraction(probability: float) -> float:
+        settings = DenseAugment(crop=16, flip=0.0, class_crop=probability)
+        augment = DenseAugmentation(settings, DensePreprocessing(128, 160))
+        seen = []
+        for draw in range(300):
+            seed_draws(draw)
+            seen.append(bool((augment.view(image, classes, classes.shape)[1] == 1).any()))
+        return float(np.mean(seen))
+
+    # Of the 113 * 145 places of a crop 256 hold the pixel; drawn evenly, one of the two classes is its own.
+    assert fraction(0.0) == pytest.approx(256 / (113 * 145), abs=0.02)
+    assert fraction(1.0) == pytest.approx(0.5, abs=0.08)
+    assert fraction(0.5) == pytest.approx(0.25, abs=0.08)
+
+
+def test_crops_around_classes_stay_within_the_image_and_need_no_class() -> None:
+    settings = DenseAugment(crop=32, flip=0.0, class_crop=1.0)
+    augment = DenseAugmentation(settings, DensePreprocessing(40, 48))
+    image = Image.fromarray(np.zeros((40, 48, 3), dtype=np.uint8))
+    for value, corner in ((255, None), (3, (0, 0)), (3, (39, 47))):
+        classes = np.full((40, 48), 255, dtype=np.uint8)
+        if corner is not None:
+            classes[corner] = value
+        for draw in range(10):
+            seed_draws(draw)
+            pixels, target = augment.view(image, classes, (40, 48))
+            assert pixels.shape == (3, 32, 32) and target.shape == (32, 32)
+            assert int((target == 3).sum()) == (corner is not None)

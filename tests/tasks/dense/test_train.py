@@ -48,14 +48,22 @@ def test_the_model_opens_again_with_the_weights_of_its_best_epoch(trained: Made)
     assert opened.classes == open_data(SOURCE, task).classes
 
 
-@pytest.mark.parametrize("task", ["detect", "segment"])
+@pytest.mark.parametrize("task", ["detect", "segment", "segment from weights"])
 def test_a_stopped_run_ends_with_the_same_bits(
     task: str, recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from nearsight import create_model
+    from nearsight.checkpoints.format import save_model
     from nearsight.training import loop
 
+    changes: dict[str, object] = {}
+    if task == "segment from weights":  # with all that comes with them, and an epoch that is not validated
+        path = save_model(create_model("deit_nano", num_classes=7), tmp_path / "model.safetensors")
+        task, changes = "segment", {"model.weights": str(path), "model.name": "deit_nano", "validate_every": 2}
+    settings = recipe(task, **changes)
+
     monkeypatch.setattr(loop, "write_summary", lambda folder: None)  # it is drawn longer than it is trained
-    whole = run_training(SOURCE, recipe(task), tmp_path / "whole", quiet=True, cpu=True)
+    whole = run_training(SOURCE, settings, tmp_path / "whole", quiet=True, cpu=True)
     real = loop.take_step
     steps = iter(range(100))
 
@@ -67,7 +75,7 @@ def test_a_stopped_run_ends_with_the_same_bits(
     with monkeypatch.context() as patch:
         patch.setattr(loop, "take_step", failing)
         with pytest.raises(KeyboardInterrupt):
-            run_training(SOURCE, recipe(task), tmp_path / "broken", quiet=True, cpu=True)
+            run_training(SOURCE, settings, tmp_path / "broken", quiet=True, cpu=True)
     again = resume_training(tmp_path / "broken", quiet=True, cpu=True)
     assert again.val_score == whole.val_score
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))

@@ -12,7 +12,7 @@ from nearsight.data import open_data
 from nearsight.evaluation import evaluate
 from nearsight.prediction import predict
 from nearsight.runs.run import Outcome
-from nearsight.tasks.dense import TALL
+from nearsight.tasks.evaluator import TALL
 
 from .conftest import SOURCE
 
@@ -52,7 +52,7 @@ def test_the_report_of_an_evaluation(trained: Made, tmp_path: Path, type_in: Typ
     assert score == pytest.approx(outcome.test_score, abs=1e-6)
     picture = Image.open(tmp_path / "out" / "cases.png")
     assert picture.height > 4 * TALL  # the four worst of six, with their titles
-    assert picture.width > 2 * 3 * TALL * 3 / 4  # beside the two best: image, truth and answer
+    assert picture.width > 2 * 3 * TALL * 3 / 4  # beside the two best: image, ground truth and prediction
 
 
 def test_other_data_are_read_for_the_task_of_the_run(trained: Made) -> None:

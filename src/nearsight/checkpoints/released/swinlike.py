@@ -125,7 +125,10 @@ def read_stage(released: Released, index: int, choices: Choices, windows: Window
     edge: Literal["pad", "crop"] = "crop" if as_dense else "pad"
     merge = read_concat(released, f"layers.{index - 1}.downsample", f"{new}.merge", edge) if index else None
     depth = released.count(f"{old}.blocks.")
-    dim = stage_width(released, f"{old}.blocks.0")
+    names = [f"{old}.blocks.0.{name}" for name in ("norm1.weight", "norm2.weight", "bn.weight", "attn.proj.weight")]
+    if not any(name in released for name in names):
+        raise WeightFileError(f"{old}.blocks.0 has none of the layers that tell its width.")
+    dim = next(released.shape(name)[0] for name in names if name in released)
     mixers: list[Mixer | None] = []
     qkvs: list[Qkv] = []
     ffns: list[Ffn] = []
@@ -154,14 +157,6 @@ def read_stage(released: Released, index: int, choices: Choices, windows: Window
         norm="batch" if batch else "layer",
         post_norm=cosine,
     )
-
-
-def stage_width(released: Released, block: str) -> int:
-    """Width of a stage, from whichever layer its first block has."""
-    for name in ("norm1.weight", "norm2.weight", "bn.weight", "attn.proj.weight"):
-        if f"{block}.{name}" in released:
-            return released.shape(f"{block}.{name}")[0]
-    raise WeightFileError(f"{block} has none of the layers that tell its width.")
 
 
 def read_concat(released: Released, old: str, new: str, edge: Literal["pad", "crop"]) -> Merge:

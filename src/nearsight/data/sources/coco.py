@@ -16,7 +16,7 @@ from ..file_system import FileSystem, join, locate_images, split_of, stem
 from ..instances import Shape, read_rle
 from ..samples import BadImage, Data
 
-KEYS = (b'"images"', b'"annotations"', b'"categories"')
+KEYS = ('"images"', '"annotations"', '"categories"')
 OTHERS = ("captions", "person_keypoints", "panoptic", "image_info", "stuff")  # COCO's files for other tasks
 MANY = 20  # .json files in a folder that are not looked into: they are one for each image
 PREFERRED = "instances"
@@ -63,7 +63,8 @@ def is_coco(fs: FileSystem, path: str) -> bool:
         content = fs.read(path)
     except BadImage:
         return False  # `refuse_broken` says why, if nothing else is found
-    return all(key in content for key in KEYS)
+    codes = ("utf-8", "utf-16-le", "utf-16-be")  # which JSON is read in
+    return any(all(key.encode(code) in content for key in KEYS) for code in codes)
 
 
 def refuse_broken(fs: FileSystem) -> None:
@@ -133,7 +134,7 @@ def assemble(
     if not any(annotated.paths for annotated in read.values()):
         raise ValueError(f"The annotations in {fs.title} name no images.")
     with_background = background is not False
-    values = MapValues.of(len(classes), with_background) if task == "segment" else None
+    values = MapValues.for_task(task, len(classes), with_background)
     numbers = {name: number for number, name in enumerate(classes)}
     splits = {split: annotated.split(fs, numbers, values) for split, annotated in read.items()}
     has_masks = all(part.has_masks for part in splits.values() if len(part.kinds))
@@ -195,11 +196,13 @@ def category_names(source: str, contents: Mapping[str, dict[str, Any]]) -> dict[
         if any(plain_id(entry.get("id")) is None for entry in entries):
             raise ValueError(f"{source} has a category without an id for {split}; each needs id and name.")
         by_id: dict[Any, str] = {}
+        taken: set[str] = set()
         numbered = [(plain_id(entry["id"]), entry.get("name")) for entry in entries]
         texts_last = sorted(numbered, key=lambda pair: (isinstance(pair[0], str), pair[0]))
         for number, given in texts_last:
             name = str(given or number).strip()
-            by_id[number] = f"{name} ({number})" if name in by_id.values() else name
+            by_id[number] = f"{name} ({number})" if name in taken else name
+            taken.add(by_id[number])
         names[split] = by_id
     return names
 

@@ -11,8 +11,7 @@ from PIL import Image
 
 from ..file_system import SPLITS, FileSystem, LocalFolder, ZipArchive, join, named_split
 from ..image import Files, decode, is_image_name
-from ..labels import shorten
-from ..names import natural_key
+from ..labels import natural_key, shorten
 from ..samples import Data
 
 USUAL = (".jpg", ".png", ".webp", ".tif")

@@ -22,8 +22,7 @@ from ..label_map import (
     make_label_map,
     read_mask,
 )
-from ..names import Names
-from ..samples import BadImage, Data
+from ..samples import BadImage, Data, Names
 
 IMAGE_FOLDERS = (
     *("images", "image", "imgs", "img", "img_dir", "jpegimages", "rgb", "frames", "inputs", "input"),
@@ -72,8 +71,10 @@ def find_masks(fs: FileSystem, ignore: Sequence[str] | None, background: bool | 
     pairs = find_pairs(fs)
     if not pairs:
         return None
-    if background is None and is_ade(fs):
-        background = False  # values count from 1, and 0 stands for everything else
+    if background is None and all(fs.find("training", name) is not None for name in ("images", "annotations")):
+        telling = any(fs.find(name) is not None for name in ("objectInfo150.txt", "sceneCategories.txt"))
+        if telling or "ade" in fs.title.rstrip("/").rpartition("/")[2].lower():
+            background = False  # in ADE20K values count from 1, and 0 stands for everything else
     folders = tuple(dict.fromkeys(["", *(found.masks[0].rpartition("/")[0] for found in pairs.values())]))
     return open_masks(fs, pairs, find_label_map_file(fs, folders), ignore, background)
 
@@ -408,13 +409,6 @@ def open_cityscapes(fs: FileSystem) -> Data | None:
     numbers = [values.index(value) if value in values else IGNORE_INDEX for value in known]
     label_map = LabelMap(np.array(known), np.array(numbers, dtype=np.uint8), False, CITY_CLASSES)
     return assemble_masks(fs, {split: found for split, found in pairs.items() if found.images}, label_map)
-
-
-def is_ade(fs: FileSystem) -> bool:
-    """Whether the folder is ADE20K's."""
-    telling = any(fs.find(name) is not None for name in ("objectInfo150.txt", "sceneCategories.txt"))
-    folders = all(fs.find("training", name) is not None for name in ("images", "annotations"))
-    return folders and (telling or "ade" in fs.title.rstrip("/").rpartition("/")[2].lower())
 
 
 def open_voc_masks(fs: FileSystem, ignore: Sequence[str] | None, background: bool | None) -> Data | None:

@@ -18,9 +18,8 @@ from PIL import Image
 from ...console import tracked
 from ..file_system import SPLITS, walk
 from ..image import decode, is_image_name
-from ..labels import number_labels
-from ..names import Names, natural_key
-from ..samples import BadImage, Data, Split
+from ..labels import natural_key, number_labels
+from ..samples import BadImage, Data, Names, Split
 
 BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 PREFIX = re.compile(rf"({'|'.join(SPLITS)})(?![a-z])", re.IGNORECASE)

@@ -349,7 +349,7 @@ def open_shapes(
             f"Shapes come in 4 to {MOST_IMAGES:,} images of 32 to 4096 pixels; asked for: {images} of {size}."
         )
     counts = {"train": images, "val": max(images // 8, 1), "test": images // 4}
-    values = MapValues.of(len(CLASSES), background) if task == "segment" else None
+    values = MapValues.for_task(task, len(CLASSES), background)
     splits = {split: Shapes(split, count, size, seed, values) for split, count in counts.items()}
     classes = (BACKGROUND, *CLASSES) if values is not None and background else CLASSES
     return Data(source, "shapes", classes, **splits)

@@ -4,7 +4,7 @@ import csv
 import json
 import os
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ def open_parquet(path: Path, columns: Mapping[str, str], several: bool | None) -
     """
     file = open_file(path)
     schema = file.schema_arrow
-    chosen = find_columns(str(path), schema.names, columns, ("path", "split"))
+    chosen = find_columns(str(path), schema.names, columns, ("path", "split", "group"))
     plain = [title for title in schema.names if is_plain(schema.field(title).type)]
 
     def read(title: str) -> list[Any]:
@@ -42,6 +42,8 @@ def open_parquet(path: Path, columns: Mapping[str, str], several: bool | None) -
 
     labels = read_labels(str(path), schema.names, plain, read, columns, several)
     labels = replace(labels, names=labels.names or class_names(file, labels.column))
+    if "group" in chosen:
+        labels = replace(labels, groups=np.array([str(cell) for cell in read(chosen["group"])], dtype=np.str_))
     splits = read(chosen["split"]) if "split" in chosen else None
     if not len(labels.values):
         raise ValueError(f"{path} has no rows; it needs one for each image.")
@@ -178,6 +180,7 @@ COMMON = {
         "y",
     ),
     "split": ("split", "subset", "partition", "set"),
+    "group": (),  # only what somebody names
 }
 NUMBERED = re.compile(r"labels?[ _-]?\d+", re.IGNORECASE)  # label_1, label_2, ...
 SEVERAL = "|"  # between the labels of an image in one cell
@@ -195,7 +198,8 @@ def open_table(path: Path, columns: Mapping[str, str], task: str | None = None) 
     Args:
         path: The table; paths in it are absolute or start from its folder. Mere names, also without a suffix, may be of
             images anywhere below it.
-        columns: Which column holds the `path`, the `label` and the `split`, where the common names don't tell.
+        columns: Which column holds the `path`, the `label` and the `split`, where the common names don't tell; and the
+            `group`, whose images stay together in splits and folds.
         task: `classify` or `multilabel`, to have one label or several read whatever they look like.
 
     Raises:
@@ -205,8 +209,10 @@ def open_table(path: Path, columns: Mapping[str, str], task: str | None = None) 
     if path.suffix.lower() == ".parquet":
         return open_parquet(path, columns, several)
     table = read_text_table(path)
-    chosen = find_columns(str(path), list(table), columns, ("path", "split"))
+    chosen = find_columns(str(path), list(table), columns, ("path", "split", "group"))
     labels = read_labels(str(path), list(table), list(table), table.__getitem__, columns, several)
+    if "group" in chosen:
+        labels = replace(labels, groups=np.array(table[chosen["group"]], dtype=np.str_))
     return listed_files(path, table[chosen["path"]], labels, table[chosen["split"]] if "split" in chosen else None)
 
 
@@ -219,12 +225,14 @@ class Labels:
         values: A label for each row `[n]`, or the labels of each row.
         several: Whether each row has a list of labels.
         names: The classes, where the table says which there are.
+        groups: What says which rows belong together `[n]`, if a column was named for it.
     """
 
     column: str
     values: Any
     several: bool = False
     names: Sequence[str] | None = None
+    groups: NDArray[np.str_] | None = None
 
     def data(
         self, path: Path, rows: Mapping[str, NDArray[np.int64]], images: Callable[[NDArray[np.int64]], Split]
@@ -240,13 +248,21 @@ class Labels:
         if self.several:
             classes, targets = number_label_sets(str(path), self.values, self.names)
             wrapped = {split: MultiLabelSplit(part, targets[rows[split]]) for split, part in parts.items()}
+            self.mark_groups(rows, wrapped)
             return Data(str(path), "table", classes, **wrapped)
         refuse_empty("label", path, self.values)
         labels = {split: self.values[numbers] for split, numbers in rows.items()}
         classes, numbered = number_labels(str(path), labels, self.names)
         for split, part in parts.items():
             part.labels = numbered[split]
+        self.mark_groups(rows, parts)
         return Data(str(path), "table", classes, **parts)
+
+    def mark_groups(self, rows: Mapping[str, NDArray[np.int64]], parts: Mapping[str, Split]) -> None:
+        """Tell the splits which of their images belong together."""
+        if self.groups is not None:
+            for split, part in parts.items():
+                part.group_names = self.groups[rows[split]]
 
 
 def read_labels(
@@ -356,7 +372,7 @@ def read_text_table(path: Path) -> dict[str, list[str]]:
     if len(lines) < 2:
         raise ValueError(f"{path} has no rows; it needs a line with the names of the columns, then a line per image.")
     titles = [title.strip() for title in lines[0][1]]
-    if again := [title for index, title in enumerate(titles) if title in titles[:index]]:
+    if again := [title for title, count in Counter(titles).items() if count > 1]:
         raise ValueError(f"{path} has two columns {again[0] or 'without a name'}; give each a name of its own.")
     for number, row in lines[1:]:
         if len(row) != len(titles):
@@ -365,7 +381,7 @@ def read_text_table(path: Path) -> dict[str, list[str]]:
 
 
 def find_columns(source: str, titles: Sequence[str], given: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
-    """Which columns hold the path, the label and, if there is one, the split: those of these roles."""
+    """Which columns hold the path, the label and, if there are such, the split and the group: those of these roles."""
     spelled = {title.strip().lower(): title for title in reversed(titles)}
     chosen = {}
     for role in roles:
@@ -375,7 +391,7 @@ def find_columns(source: str, titles: Sequence[str], given: Mapping[str, str], r
         match = given.get(role) or next((spelled[name] for name in names if name in spelled), None)
         if match is not None:
             chosen[role] = match
-        elif role != "split":
+        elif role not in ("split", "group"):
             raise ValueError(
                 f"Which column of {source} holds the {role} can't be told from their names: {', '.join(titles)}; "
                 f"say so with {os.path.basename(source)}?path=COLUMN&label=COLUMN."

@@ -8,8 +8,7 @@ from xml.parsers import expat
 from ..annotations import InstanceList
 from ..file_system import FileSystem, by_stem, first_words, join, split_of, stem
 from ..image import is_image_name
-from ..labels import shorten
-from ..names import natural_key
+from ..labels import natural_key, shorten
 from ..samples import BadImage, Data
 from .coco import FURTHEST, MOST_PIXELS, assemble
 

@@ -147,8 +147,10 @@ def class_names(source: str, names: Any, lines: Mapping[str, Sequence[list[list[
         if any(isinstance(name, list | dict) or name is None for name in names.values()):
             raise ValueError(f"The names of {source} hold lists or nothing; each class has one name, as a text.")
         spelled: dict[int, str] = {}
+        taken: set[str] = set()
         for key, name in sorted(names.items(), key=lambda item: int(item[0])):
-            spelled[int(key)] = f"{name} ({key})" if str(name) in spelled.values() else str(name)
+            spelled[int(key)] = f"{name} ({key})" if str(name) in taken else str(name)
+            taken.add(spelled[int(key)])
         return spelled
     if names is not None:
         raise ValueError(f"The names of {source} are neither a list nor numbers with names.")

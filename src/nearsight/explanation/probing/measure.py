@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...atomic import write_whole
+from ...config.recipe import check_seed
 from ...lattice import Grid
 from .layer import (
     Layout,
@@ -255,6 +256,7 @@ def probe(
         >>> probe("depthwise:kernel=5").field
         (5, 5)
     """
+    check_seed(seed)
     if isinstance(module, str):
         module = open_probed(module, size, bare=bare, seed=seed, grid=None if grid is None else Grid(*grid))
     probed = module if isinstance(module, ProbedLayer) else as_probed(module, shape, name, grid, layout, seed)

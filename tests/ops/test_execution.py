@@ -1,9 +1,28 @@
-"""Numbers are written over only where nothing remembers them."""
+"""Types are wide enough for sums, and numbers are written over only where nothing remembers them."""
 
 import torch
 import torch.nn.functional as F
 
-from nearsight.ops.inplace import gelu_over, may_overwrite
+from nearsight.ops.execution import gelu_over, may_overwrite, wide, without_autocast
+
+
+def test_sums_are_made_in_float32_or_wider():
+    assert wide(torch.float16) == wide(torch.bfloat16) == wide(torch.float32) == torch.float32
+    assert wide(torch.float64) == torch.float64
+
+
+def test_autocast_can_be_left_for_a_block():
+    matrix = torch.randn(3, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with without_autocast(matrix.device):
+            assert (matrix @ matrix).dtype == torch.float32
+        assert (matrix @ matrix).dtype == torch.bfloat16
+
+
+def test_a_device_without_autocast_has_nothing_to_leave():
+    matrix = torch.empty(3, 3, device="meta")
+    with without_autocast(matrix.device):
+        assert (matrix @ matrix).shape == (3, 3)
 
 
 def test_a_tensor_that_a_gradient_needs_is_left_as_it_is():
