@@ -69,9 +69,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             extract_features(task, built, some, folder, workers=workers)
             marks.append(now())
-        for place, name in enumerate(times) if number else ():
-            times[name].append(marks[place + 1][0] - marks[place][0])
-            computed[name].append(marks[place + 1][1] - marks[place][1])
+        for index, name in enumerate(times) if number else ():
+            times[name].append(marks[index + 1][0] - marks[index][0])
+            computed[name].append(marks[index + 1][1] - marks[index][1])
     speed = ratio_interval(times["bare"], times["extraction"])
     alone = ratio_interval(computed["bare"], computed["extraction"])
     results = {

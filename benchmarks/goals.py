@@ -208,9 +208,9 @@ def mixer_memory(rig: Rig) -> list[Outcome]:
     rows = []
     for what in ("forward", "forward and backward"):
         ratio = held["ours"][what] / held["unfold"][what]
-        exact = Interval(ratio, ratio, ratio)
+        measured = Interval(ratio, ratio, ratio)
         title = f"inhomogeneous mixer / unfold, peak memory at 56x56x96, batch 8, {what}"
-        rows.append(Outcome(title, 0.1, True, None, exact, {name: bytes_[what] for name, bytes_ in held.items()}))
+        rows.append(Outcome(title, 0.1, True, None, measured, {name: bytes_[what] for name, bytes_ in held.items()}))
     return rows
 
 
@@ -229,7 +229,12 @@ def peak(kind: str, bar: float, stretch: float, rig: Rig) -> list[Outcome]:
     found = rig.bench(PEAK[kind], ["folded"])
     return [
         Outcome(
-            f"{name} folded, share of the peak, batch 8", bar, False, stretch, found.fraction(key(name, "folded")), {}
+            f"{name} folded, fraction of the peak, batch 8",
+            bar,
+            False,
+            stretch,
+            found.fraction(key(name, "folded")),
+            {},
         )
         for name in PEAK[kind]
     ]
@@ -252,10 +257,10 @@ def training(rig: Rig, pairs: dict[str, str]) -> list[Outcome]:
     ]
 
 
-def training_step(subject: BenchModel, batch: int = 8) -> Callable[[], object]:
+def training_step(opened: BenchModel, batch: int = 8) -> Callable[[], object]:
     """Forward and backward pass of the classification loss, in training mode."""
-    model: nn.Module = subject.model.train().requires_grad_(True)
-    images, labels = torch.randn(batch, 3, *subject.size), torch.randint(1000, (batch,))
+    model: nn.Module = opened.model.train().requires_grad_(True)
+    images, labels = torch.randn(batch, 3, *opened.size), torch.randint(1000, (batch,))
     trained = list(model.parameters())
     return lambda: torch.autograd.grad(nn.functional.cross_entropy(model(images), labels), trained)
 

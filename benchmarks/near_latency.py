@@ -1,4 +1,4 @@
-"""What the provisional models of `models/near.py` cost beside their references, in one run that takes turns.
+"""What the models of `models/near.py` cost beside their references, in one run that takes turns.
 
     python benchmarks/near_latency.py
 
@@ -15,7 +15,7 @@ import torch
 import nearsight
 from nearsight.benchmarking.results import describe_machine
 from nearsight.config.recipe import ModelChoice
-from nearsight.models import MODELS, near
+from nearsight.models import MODELS
 from nearsight.tasks.build import build
 from nearsight.timing import make_task, ratio_interval, take_turns
 
@@ -28,7 +28,7 @@ OUT = Path(__file__).parent / "results" / "near_latency.json"
 def ratio(name: str, reference: str, batch: int) -> dict[str, float]:
     patch = 4 if reference in MODELS else None
     models = {
-        name: nearsight.create_model(spec=near.SPECS[name], num_classes=10).eval(),
+        name: nearsight.create_model(name, num_classes=10).eval(),
         reference: build(ModelChoice(name=reference, img_size=32, patch_size=patch), 10).model.eval(),
     }
     images, device = torch.randn(batch, 3, 32, 32), torch.device("cpu")

@@ -4,7 +4,7 @@
     python benchmarks/small_data.py page --out DIR
 
 The comparisons are calls of `nearsight compare` on the file cifar10_subset.npz in the data's folder. The page, the
-results without pictures, and all answers to the test images go to docs/results.
+results without images, and all predictions for the test images go to docs/results.
 """
 
 import io
@@ -28,17 +28,17 @@ from nearsight.comparison.results import Comparison as Compared
 from nearsight.comparison.results import read_results
 from nearsight.comparison.statistics import Estimate, Predictions, estimate_difference, read_predictions
 from nearsight.console import percent
+from nearsight.interval import wilson
 from nearsight.runs.run import Outcome, Run
-from nearsight.tasks.classification_metrics import wilson
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 DATA = "cifar10_subset.npz"
 TEST_IMAGES = 2000
 BOTH = "life_localvit=deit_nano:qkv=life:ffn=localvit"
-PLACES = {"low": "1-2", "mid": "3-4", "high": "5-6"}  # of six layers
+DEPTHS = {"low": "1-2", "mid": "3-4", "high": "5-6"}  # of six layers
 NANO = [
     *("deit_nano", "deit_nano_life", "deit_nano_life_1=deit_nano:qkv=life_one_scale", "localvit_nano", BOTH),
-    *(f"local_{place}=localvit_nano:local_layers={layers}" for place, layers in PLACES.items()),
+    *(f"local_{depth}=localvit_nano:local_layers={layers}" for depth, layers in DEPTHS.items()),
     *("dwnet_nano", "ddwnet_nano", "iddwnet_nano", "swin_nano", "lightvit_nano", "lit_nano"),
     *("test_resnet", "lcnet_050", "resnet18"),
 ]
@@ -47,7 +47,7 @@ LONGER = [*FEW, "dwnet_nano", "ddwnet_nano"]
 DEFAULT = "default"  # folder of the training that the recipe chooses by itself
 
 
-Right: TypeAlias = dict[str, dict[int, NDArray[np.bool_]]]  # by label and seed, a truth for each test image
+Right: TypeAlias = dict[str, dict[int, NDArray[np.bool_]]]  # by label and seed, whether it is right on each test image
 
 
 @dataclass(frozen=True)
@@ -150,49 +150,50 @@ def page(out: Path) -> None:
         write_whole(PAGES / f"{DEFAULT}.json", (json.dumps(outcome.to_dict(), indent=1) + "\n").encode())
     recorded = [comparison.name for comparison in COMPARISONS if (PAGES / f"{comparison.name}.json").exists()]
     results = {name: Compared.model_validate_json((PAGES / f"{name}.json").read_text()) for name in recorded}
-    answers = {name: read_right(PAGES / f"{name}.npz") for name in recorded}
-    text = (PAGES / "small-data.head.md").read_text() + "\n".join(body(results, answers)) + "\n"
+    predictions = {name: read_right(PAGES / f"{name}.npz") for name in recorded}
+    text = (PAGES / "small-data.head.md").read_text() + "\n".join(body(results, predictions)) + "\n"
     write_whole(PAGES / "small-data.md", text.encode())
 
 
 def record(folder: Path) -> None:
-    """Copy the results and the answers of a comparison to the page's folder, if it has ended."""
+    """Copy the results and the predictions of a comparison to the page's folder, if it has ended."""
     plan = read_plan(folder)
-    answers = read_predictions(plan, folder) if plan else None
-    if answers is None or not (folder / "results.json").exists():
+    predictions = read_predictions(plan, folder) if plan else None
+    if predictions is None or not (folder / "results.json").exists():
         return
     lean = read_results(folder).model_copy(update={"disagreements": []})  # these hold images of the data
     write_whole(PAGES / f"{folder.name}.json", (lean.model_dump_json(indent=1) + "\n").encode())
-    write_whole(PAGES / f"{folder.name}.npz", answer_file(answers))
+    write_whole(PAGES / f"{folder.name}.npz", prediction_file(predictions))
 
 
-def answer_file(answers: Predictions) -> bytes:
-    """All answers to the test images, `[runs, images]`, with the names of the runs."""
-    runs = {f"{label}-seed{seed}": run for label, seeds in answers.runs.items() for seed, run in seeds.items()}
+def prediction_file(predictions: Predictions) -> bytes:
+    """All predictions for the test images, `[runs, images]`, with the names of the runs."""
+    runs = {f"{label}-seed{seed}": run for label, seeds in predictions.runs.items() for seed, run in seeds.items()}
     given = np.stack([run.classes for run in runs.values() if run.classes is not None]).astype(np.uint8)
     file = io.BytesIO()
-    np.savez_compressed(file, runs=np.array(list(runs)), answers=given[:, 0], labels=given[0, 1])
+    np.savez_compressed(file, runs=np.array(list(runs)), predictions=given[:, 0], labels=given[0, 1])
     return file.getvalue()
 
 
 def read_right(path: Path) -> Right:
-    """Which test images each run of a comparison answered right, from what `answer_file` wrote."""
+    """Which test images each run of a comparison predicted right, from what `prediction_file` wrote."""
     right: Right = {}
     with np.load(path) as file:
-        for run, given in zip(file["runs"].tolist(), file["answers"], strict=True):
+        predicted = file["predictions" if "predictions" in file else "answers"]
+        for run, given in zip(file["runs"].tolist(), predicted, strict=True):
             label, _, seed = run.rpartition("-seed")
             right.setdefault(label, {})[int(seed)] = given == file["labels"]
     return right
 
 
-def body(results: dict[str, Compared], answers: dict[str, Right]) -> Iterator[str]:
+def body(results: dict[str, Compared], predictions: dict[str, Right]) -> Iterator[str]:
     """The lines of the page behind its head."""
     yield "\n## Verdicts\n"
     yield "| claim | difference in points | 95 % interval | seeds | verdict |"
     yield "| --- | --- | --- | --- | --- |"
     for claim in claims():
-        if claim.comparison in answers:
-            yield claim_row(claim, answers[claim.comparison])
+        if claim.comparison in predictions:
+            yield claim_row(claim, predictions[claim.comparison])
     for comparison in COMPARISONS:
         if comparison.name in results:
             yield f"\n## {comparison.images:,} training images, {comparison.epochs} epochs\n"
@@ -203,7 +204,7 @@ def body(results: dict[str, Compared], answers: dict[str, Right]) -> Iterator[st
     if "nano" in results:
         yield "\n## Where LocalViT's part stands\n"
         yield "Layers 1 and 2, 3 and 4, 5 and 6, all, and none; from the first comparison.\n"
-        yield from model_table(results["nano"], [*(f"local_{depth}" for depth in PLACES), *LOCAL])
+        yield from model_table(results["nano"], [*(f"local_{depth}" for depth in DEPTHS), *LOCAL])
 
 
 def default_lines(outcome: Outcome) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The page on speed, docs/results/speed.md, with its pictures, from what `goals.py` measured.
+"""The page on speed, docs/results/speed.md, with its figures, from what `goals.py` measured.
 
 python benchmarks/speed_page.py
 """
@@ -55,14 +55,14 @@ def lines(results: dict[str, Any]) -> Iterator[str]:
                 f"{found['low']:.3f} to {found['high']:.3f}{restless} | {row['rounds']} | {met} |"
             )
     yield "\n![Latency against the number of pixels](speed-growth.png)\n"
-    yield "What was done for these figures, and why some bars resist: [performance](../performance.md)."
+    yield "What was done for these numbers, and why some bars resist: [performance](../performance.md)."
 
 
 def draw_goals(results: dict[str, Any]) -> Any:
     """Each goal as a dot: left of the line it is met."""
     rows = list(rows_of(results))
-    picture = figure(11.5, 0.3 * len(rows) + 1.0)
-    axes = picture.subplots()
+    drawn = figure(11.5, 0.3 * len(rows) + 1.0)
+    axes = drawn.subplots()
     tidy(axes, title="Measured, as a fraction of what the bar allows (left of 1: met)", x="")
     for index, row in enumerate(reversed(rows)):
         values = [row["measured"][name] / row["bar"] for name in ("median", "low", "high")]
@@ -75,13 +75,13 @@ def draw_goals(results: dict[str, Any]) -> Any:
     for text in axes.get_yticklabels():
         write(text, SMALL)
     axes.set_xlim(0.3, 1.7)
-    return picture
+    return drawn
 
 
 def draw_growth(results: dict[str, Any]) -> Any:
     """Latency against pixels, with lines in proportion."""
-    picture = figure(6.5, 3.8)
-    axes = picture.subplots()
+    drawn = figure(6.5, 3.8)
+    axes = drawn.subplots()
     tidy(axes, title="Latency of one image, folded", x="side of the image in pixels")
     for colour, row in zip((COLOURS[0], COLOURS[2]), results["scaling"]["rows"], strict=True):
         times = {int(size): value for size, value in row["details"]["milliseconds"].items()}
@@ -97,7 +97,7 @@ def draw_growth(results: dict[str, Any]) -> Any:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} ms")
     for text in axes.legend(frameon=False).get_texts():
         write(text, SMALL)
-    return picture
+    return drawn
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Do detectors and segmenters learn, from scratch and on two cores? Train, evaluate, and write docs/results/objects.md.
 
-    python benchmarks/scenes.py train --data DIR --out DIR   # hours; stopped, it goes on with the same command
-    python benchmarks/scenes.py page --out DIR
+    python benchmarks/dense.py train --data DIR --out DIR   # hours; stopped, it goes on with the same command
+    python benchmarks/dense.py page --out DIR
 
-The data's folder has bccd_trainval.zip and camvid_trainval.zip. Pictures on the page are of the drawn shapes alone.
+The data's folder has bccd_trainval.zip and camvid_trainval.zip. Images on the page are of the drawn shapes alone.
 """
 
 import json
@@ -33,14 +33,14 @@ DRIVES = ("0001TP", "0006R0")  # of CamVid; the third one is in the validation i
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure of an evaluation and what it should reach.
+    """A metric of an evaluation and what it should reach.
 
     Attributes:
         name: In words.
         group: Of `metrics.json`: `boxes`, `masks` or `regions`.
         key: In that group.
         bar: What it should reach.
-        times: A figure of the group that the bar is a multiple of; empty for none.
+        times: A metric of the group that the bar is a multiple of; empty for none.
     """
 
     name: str
@@ -81,33 +81,50 @@ class Run:
 
 RUNS = (
     Run(
-        *("shapes-detect", "Shapes: boxes and masks", "shapes", ("--epochs", "10")),
+        *("shapes-detect", "Shapes: boxes and masks", "shapes", ("--weights", "none", "--epochs", "10")),
         (Goal("box AP50", "boxes", "ap50", 0.9), Goal("mask AP50", "masks", "ap50", 0.85)),
     ),
     Run(
-        *("shapes-segment", "Shapes: regions", "shapes?images=2600"),
+        *("shapes-segment", "Shapes: semantic segmentation", "shapes?images=2600"),
         (
-            *("--task", "segment", "--model", "localvit_nano", "--set", "model.options={embed: conv_stem}"),
+            *(
+                "--task",
+                "segment",
+                "--weights",
+                "none",
+                "--model",
+                "localvit_nano",
+                "--set",
+                "model.options={embed: conv_stem}",
+            ),
             *("--epochs", "6", "--set", "dense.ratio=[1,1]", "--set", "dense.distort=0"),
             *("--set", "dense.flip_vertical=0.5", "--set", "optimizer.beta2=0.98", "--set", "ema=0.995"),
         ),
         (Goal("mIoU", "regions", "miou", 0.85),),
     ),
     Run(
-        *("blood-cells", "Blood cells: boxes", "bccd_trainval.zip", ("--epochs", "50")),
+        *("blood-cells", "Blood cells: boxes", "bccd_trainval.zip", ("--weights", "none", "--epochs", "50")),
         (Goal("box AP50", "boxes", "ap50", 0.75),),
     ),
     Run(
-        *("streets", "CamVid: regions", "camvid", ("--epochs", "30")),
+        *("streets", "CamVid: semantic segmentation", "camvid", ("--weights", "none", "--epochs", "30")),
         (
             Goal(
-                "mIoU (bar: 2.5 times that of always answering the most frequent class)",
+                "mIoU (bar: 2.5 times that of always predicting the most frequent class)",
                 "regions",
                 "miou",
                 2.5,
                 "most_frequent_miou",
             ),
         ),
+    ),
+    Run(  # the weights at hand, and all that follows from them
+        *("blood-cells-pretrained", "Blood cells: boxes, from pretrained weights", "bccd_trainval.zip", ()),
+        (Goal("box AP50", "boxes", "ap50", 0.88),),
+    ),
+    Run(
+        *("streets-pretrained", "CamVid: regions, from pretrained weights", "camvid", ()),
+        (Goal("mIoU", "regions", "miou", 0.5),),
     ),
 )
 LIFE = [
@@ -155,20 +172,20 @@ def evaluated(run: Run, out: Path) -> Path | None:
 
 
 def page(out: Path) -> None:
-    """Write the page, the figures and the pictures."""
+    """Write the page, the metrics and the images."""
     IMAGES.mkdir(parents=True, exist_ok=True)
-    figures = {}
+    records = {}
     for run in RUNS:
         if folder := evaluated(run, out):
             metrics = json.loads((folder / "metrics.json").read_text())
             del metrics["weights"]  # a path of this machine
             outcome = json.loads((out / run.name / "outcome.json").read_text())
-            figures[run.name] = {"outcome": outcome, "metrics": metrics}
+            records[run.name] = {"outcome": outcome, "metrics": metrics}
             shutil.copy(out / run.name / "curves.png", IMAGES / f"{run.name}.png")
             if run.data.startswith("shapes"):
                 shrink(folder / "cases.png", IMAGES / f"{run.name}-cases.png")
-    write_whole(PAGES / "objects.json", (json.dumps(figures, indent=1) + "\n").encode())
-    lines = [*table(figures), *(line for run in RUNS if run.name in figures for line in section(run, figures))]
+    write_whole(PAGES / "objects.json", (json.dumps(records, indent=1) + "\n").encode())
+    lines = [*table(records), *(line for run in RUNS if run.name in records for line in section(run, records))]
     if (out / "life" / "results.json").exists():
         lines += [*life(out / "life")]
     text = (PAGES / "objects.head.md").read_text() + "\n".join(lines) + "\n"
@@ -176,19 +193,19 @@ def page(out: Path) -> None:
 
 
 def shrink(source: Path, target: Path) -> None:
-    """A picture for the page: not wider than it is shown, in 256 colours."""
-    picture = Image.open(source).convert("RGB")
-    picture.thumbnail((1200, 1200))
-    picture.quantize(256).save(target, optimize=True)
+    """An image for the page: not wider than it is shown, in 256 colours."""
+    image = Image.open(source).convert("RGB")
+    image.thumbnail((1200, 1200))
+    image.quantize(256).save(target, optimize=True)
 
 
-def table(figures: dict[str, Any]) -> Iterator[str]:
+def table(records: dict[str, Any]) -> Iterator[str]:
     """All goals."""
-    yield "\n| run | figure | reached | bar | training |"
+    yield "\n| run | metric | reached | bar | training |"
     yield "| --- | --- | --- | --- | --- |"
     for run in RUNS:
-        if run.name in figures:
-            found = figures[run.name]
+        if run.name in records:
+            found = records[run.name]
             for goal in run.goals:
                 reached, bar = goal.reach(found["metrics"])
                 verdict = "" if reached >= bar else " (not met)"
@@ -196,25 +213,25 @@ def table(figures: dict[str, Any]) -> Iterator[str]:
                 yield f"| {run.title} | {goal.name} | {percent(reached)}{verdict} | {percent(bar)} | {minutes} |"
 
 
-def section(run: Run, figures: dict[str, Any]) -> Iterator[str]:
-    """One run: commands, classes, pictures."""
-    metrics, outcome = figures[run.name]["metrics"], figures[run.name]["outcome"]
+def section(run: Run, records: dict[str, Any]) -> Iterator[str]:
+    """One run: commands, classes, images."""
+    metrics, outcome = records[run.name]["metrics"], records[run.name]["outcome"]
     yield f"\n## {run.title}\n"
     yield f"```sh\nnearsight {shlex.join(run.arguments)}\nnearsight eval {run.name}\n```\n"
     yield (
         f"`{outcome['model']}`, {outcome['parameters'] / 1e6:.2f} M parameters, {outcome['steps']:,} steps in "
         f"{outcome['elapsed'] / 60:.1f} minutes; {metrics['images']} {metrics['split']} images.\n"
     )
-    key, name = ("iou", "overlap") if "regions" in metrics else ("ap50", "AP50")
+    key, name = ("iou", "IoU") if "regions" in metrics else ("ap50", "AP50")
     groups = [group for group in ("boxes", "masks", "regions") if group in metrics]
-    yield f"| class | {' | '.join(f'{name}, {group}' for group in groups)} |"
+    yield f"| class | {' | '.join(f'{name}, {group}' if group != 'regions' else name for group in groups)} |"
     yield f"| --- |{' --- |' * len(groups)}"
     for label in metrics[groups[0]]["classes"]:
         values = [metrics[group]["classes"][label][key] for group in groups]
         yield f"| {label} | {' | '.join('–' if value is None else percent(value) for value in values)} |"
     yield f"\n![Loss and score by epoch](../images/results/{run.name}.png)"
     if run.data.startswith("shapes"):
-        yield f"\n![Best and worst cases beside the truth](../images/results/{run.name}-cases.png)"
+        yield f"\n![Best and worst cases beside the ground truth](../images/results/{run.name}-cases.png)"
 
 
 def life(folder: Path) -> Iterator[str]:
