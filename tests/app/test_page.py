@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from .conftest import running
+
 Open = Callable[..., Any]
 TILE = "#ns-model-1 .ns-panel img"
 
@@ -32,9 +34,11 @@ def after(page: Any, act: Callable[[], object], selector: str = TILE) -> str:
 
 
 def choose(page: Any, box: str, option: str) -> None:
-    """Choose from a drop-down list."""
-    page.locator(f"#{box} input").click()
-    page.get_by_role("option", name=option, exact=True).click()
+    """Choose from a drop-down list; another one may still be fading out, so its options are found by the input's id."""
+    field = page.locator(f"#{box} input")
+    field.click()
+    options = page.locator(f"[id='{field.get_attribute('aria-controls')}']")
+    options.get_by_role("option", name=option, exact=True).click()
 
 
 def test_a_click_changes_what_both_models_show(open_page: Open) -> None:
@@ -113,3 +117,33 @@ def test_a_phone_shows_it_whole(open_page: Open, scheme: str) -> None:
     image = page.locator("#ns-image img").bounding_box()
     tile = page.locator(TILE).first.bounding_box()
     assert image["width"] > 320 and tile["width"] > 140 and tile["y"] > image["y"]
+
+
+def test_a_camera_picture_is_looked_at(open_page: Open) -> None:
+    page = open_page(500)
+    page.get_by_text("Take a picture").click()
+    page.locator("#ns-camera").get_by_text("Click to Access Webcam").click()
+    shutter = page.locator("#ns-camera button[aria-label='capture photo']")
+    shutter.wait_for(timeout=20_000)
+    page.wait_for_function("document.querySelector('#ns-camera video').videoWidth > 0")
+    shown = page.locator("#ns-image img").get_attribute("src")
+    after(page, shutter.click)
+    assert page.locator("#ns-image img").get_attribute("src") != shown
+    assert "too large" not in page.locator("#ns-message").inner_text()
+
+
+def test_a_label_is_corrected_and_two_runs_compared(browser: Any, trained_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    with running([str(trained_run), "lit_nano"], corrections=tmp_path / "kept") as url:
+        page = browser.new_page(viewport={"width": 1300, "height": 900})
+        page.goto(url)
+        page.wait_for_selector("#ns-model-1 .ns-panel img", timeout=60_000)
+        choose(page, "ns-right-label", "<b>seven")
+        page.get_by_role("button", name="Save the label").click()
+        page.wait_for_function("document.querySelector('#ns-message').innerText.includes('Saved as <b>seven: 1 in')")
+        assert (tmp_path / "kept" / "labels.csv").read_text() == "path,label\nimages/sample-Balloons.png,<b>seven\n"
+        choose(page, "ns-second", str(trained_run))
+        page.wait_for_function("document.querySelector('#ns-message').innerText.startsWith('Both models predict')")
+        choose(page, "ns-first", "lit_nano")  # whose weights are random, so that it has no labels
+        page.wait_for_selector("#ns-correct", state="hidden")
+        page.close()
