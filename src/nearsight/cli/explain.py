@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..atomic import check_output, is_own_png
-from .options import check_folder
+from .options import Host, check_folder
 
 if TYPE_CHECKING:
     from ..runs.predictor import Predictor
@@ -150,9 +150,7 @@ def app(
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Of the page.", show_default="7860 or later")
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen at; another than this machine's own needs a password.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     password: Annotated[
         str | None,
         typer.Option(

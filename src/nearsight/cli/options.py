@@ -33,6 +33,7 @@ Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as augment.mixup=0.")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps.", show_default="a GPU if there is one")]
+Host = Annotated[str, typer.Option(help="Address to listen at; another than this machine's own needs a password.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Do not use a GPU.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

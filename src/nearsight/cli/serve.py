@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Device
+from .options import Device, Host
 
 
 def serve(
@@ -13,9 +13,7 @@ def serve(
         typer.Argument(metavar="RUN|BUNDLE", help="Folder of a finished run, its model.safetensors, or a bundle."),
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="To listen at; 0 takes a free one.")] = 8000,
-    host: Annotated[
-        str, typer.Option(help="Address to listen at; another than this machine's own needs a password.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     password: Annotated[
         str | None,
         typer.Option(
