@@ -1,5 +1,8 @@
 """How good a trained model is: its predictions for a split, judged, and a report of that. Bundles need no torch."""
 
+import base64
+import html
+import io
 import json
 import math
 import os
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from .atomic import write_whole
@@ -77,6 +80,19 @@ class Evaluation(Judged):
         count = len(self.meter.records)
         return f"Evaluation({self.model} on {count:,} {self.split} images: {self.task.metric.title} {self.score:.4f})"
 
+    def _repr_html_(self) -> str:
+        """The tables, and the figures of the report."""
+        console = Console(width=100, file=io.StringIO(), record=True)
+        console.print(self.table())
+        text = html.escape(console.export_text().rstrip(), quote=True)
+        images = (
+            f'<img alt="{name.removesuffix(".png")}" style="max-width:100%" '
+            f'src="data:image/png;base64,{base64.b64encode(content).decode()}">'
+            for name, content in self._report_files().items()
+            if name.endswith(".png")
+        )
+        return f'<pre style="overflow-x:auto">{text}</pre>' + "\n".join(images)
+
     def to_dict(self) -> dict[str, Any]:
         """All metrics as values that JSON has; null where there is nothing to count."""
         return {
@@ -113,13 +129,16 @@ class Evaluation(Judged):
             The folder.
         """
         target = self.default_folder if folder is None else Path(folder)
-        files = self.task.report_files(self)
-        if self.robustness is not None:
-            files["robustness.png"] = self.robustness.to_png()
+        files = self._report_files()
         files["metrics.json"] = self.to_json().encode()  # last: where it is, the others are
         for name, content in files.items():
             write_whole(target / name, content)
         return target
+
+    def _report_files(self) -> dict[str, bytes]:
+        """Tables and figures by their names."""
+        files = self.task.report_files(self)
+        return files if self.robustness is None else files | {"robustness.png": self.robustness.to_png()}
 
     def table(self) -> RenderableType:
         """What was evaluated and how good it is, for the terminal."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from .atomic import check_output, is_own_png, write_whole, writing
 from .data.image import decode
-from .runs.predictor import Predictor, load
+from .runs.predictor import Predictions, Predictor, load
 from .tasks.predictions import Prediction
 
 if TYPE_CHECKING:
@@ -32,8 +32,10 @@ def predict(
     tta: str | None = None,
     error_rate: float | None = None,
     progress: Callable[[Any], Any] = iter,
-) -> Iterator[Prediction]:
+) -> Predictions:
     """Say what is in images, one after the other; an unreadable image comes with its problem.
+
+    A notebook shows the next few predictions beside their images; they are still there to be taken.
 
     Args:
         source: Folder of a finished run, its weight file, a bundle, a model's name, or what `nearsight.load` returned.

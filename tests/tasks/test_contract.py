@@ -3,9 +3,11 @@
 A task is tried by a subclass of `TaskTester` that names its data and says what it can do; a new task is one more.
 """
 
+import base64
 import importlib
 import importlib.util
 import inspect
+import io
 import json
 import pkgutil
 import subprocess
@@ -14,6 +16,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ from nearsight.data.loader import EvalImages
 from nearsight.data.open import open_any
 from nearsight.runs.run import Outcome
 from nearsight.tasks import TASKS
-from nearsight.tasks.predictions import Prediction
+from nearsight.tasks.predictions import Classification, Prediction
 from nearsight.training import run_training
 from tests.rounding import assert_rounded
 
@@ -132,6 +135,53 @@ def assert_close(found: Any, wanted: Any, tolerance: float) -> None:
         assert found == wanted
 
 
+class Page(HTMLParser):
+    """What HTML for a notebook shows: its text, and what its images are called; they are whole, and in the page."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.images: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = dict(attributes)
+        assert tag in {"div", "img", "p", "pre", "table", "tr", "td"}
+        assert values.keys() <= {"alt", "colspan", "src", "style"} and "url(" not in (values.get("style") or "")
+        if tag == "img":
+            kind, _, content = (values["src"] or "").partition(";base64,")
+            assert kind in ("data:image/jpeg", "data:image/png")
+            Image.open(io.BytesIO(base64.b64decode(content))).load()
+            self.images.append(values["alt"] or "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_names_of_files_and_classes_are_no_html(tmp_path: Path) -> None:
+    path = tmp_path / "<script>\" onerror='x.png"
+    Image.new("L", (30, 20)).save(path, "PNG")
+    classes = ("<img src=x>", "a & b")
+    found = Classification(image=str(path), probabilities=np.array([0.75, 0.25]), classes=classes)
+    page = Page(found._repr_html_())
+    assert page.images == [str(path)]
+    assert all(words in page.text for words in (str(path), *classes, "75.0 %"))
+    path.unlink()
+    assert not Page(found._repr_html_()).images and classes[0] in Page(found._repr_html_()).text
+    assert (
+        "the file is cut off" in Page(Prediction(image="\udce4.png", problem="the file is cut off")._repr_html_()).text
+    )
+
+
+def test_a_notebook_shows_a_few_of_many_predictions() -> None:
+    frames = (np.full((8, 8, 3), number, dtype=np.uint8) for number in range(20))
+    found = nearsight.predict("localvit_nano", frames, batch=4)
+    page = Page(found._repr_html_())
+    assert page.images == [f"image {number}" for number in range(8)] and "More follow" in page.text
+    assert next(frames)[0, 0, 0] == 12  # three batches were read to know that there is a ninth, and no more
+    assert len(list(found)) == 19
+
+
 class TaskTester:
     """What holds for every task."""
 
@@ -215,6 +265,31 @@ class TaskTester:
                 assert drawn.mode == "RGB" and drawn.width == factor * given.width
                 below = drawn.height - factor * given.height
                 assert below >= 0 if self.legend else below == 0
+
+    def test_a_notebook_shows_images_beside_predictions_and_takes_none(self, folder: Path, photos: list[Path]) -> None:
+        predictor = nearsight.load(folder)
+        wanted = list(predictor.predict(photos, min_score=0.0))
+        arrays = [np.array(Image.open(file)) for file in photos]
+        for given, names in (
+            (photos, [str(file) for file in photos]),
+            (arrays, [f"image {i}" for i in range(len(photos))]),
+        ):
+            found = predictor.predict(given, min_score=0.0)
+            first = next(found)
+            page = Page(found._repr_html_())
+            assert page.images == names[1:] and all(name in page.text for name in names[1:])
+            assert_same([first, *found], wanted)
+            assert "No more predictions" in Page(found._repr_html_()).text
+        alone = Page(wanted[0]._repr_html_())
+        assert alone.images == [str(photos[0])]
+        name, value = max(wanted[0].scored(), key=lambda pair: pair[1])
+        assert name in alone.text and f"{100 * value:.1f} %" in alone.text
+
+    def test_a_notebook_shows_an_evaluation_with_its_figures(self, folder: Path) -> None:
+        judged = nearsight.evaluate(folder, device="cpu")
+        page = Page(judged._repr_html_())
+        assert page.images == [name[:-4] for name in judged.task.files if name.endswith(".png")]
+        assert f"{judged.model} on the test images" in page.text and f"{100 * judged.score:.1f} %" in page.text
 
     def test_commands_print_what_verbs_return(
         self, folder: Path, photos: list[Path], tmp_path: Path, type_in: Typed

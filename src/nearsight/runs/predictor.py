@@ -5,7 +5,9 @@ import json
 import os
 import re
 import shlex
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -13,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..data.image import decode
 from ..data.samples import Split
 from ..tasks import get_task
 from ..tasks.predictions import Prediction
 from .bundle import Bundle, is_bundle, read_bundle
-from .images import GivenImages, gather
+from .images import GivenImages, Named, gather, to_image
 from .runtime import open_runner, predict_annotated, predict_with_bundle
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ Progress = Callable[[Any], Any]
 IMAGENET = 1000  # classes of a model that is opened by its name
 LARGEST = 16384  # pixels of a side
 CALIBRATION = "calibration.json"  # what `nearsight calibrate` writes beside a model
+SHOWN = 8  # predictions that a notebook shows
 FOLDS = "folds.json"  # of a folder that holds a run for each fold
 HUB = "hf:"  # what a model of the Hugging Face hub begins with
 RANDOM = "Random weights: this model has not learned anything yet."
@@ -124,7 +128,7 @@ class Predictor:
         tta: str | None = None,
         error_rate: float | None = None,
         progress: Progress = iter,
-    ) -> Iterator[Prediction]:
+    ) -> "Predictions":
         """Say what is in images, one after the other, in constant memory.
 
         Args:
@@ -142,7 +146,8 @@ class Predictor:
             progress: Wraps the batches, to show how far the work is.
 
         Returns:
-            A prediction of each image in the order of the images; of one that can't be read its problem.
+            An iterator over a prediction of each image in the order of the images; of one that can't be read its
+            problem. A notebook shows the next few with their images.
 
         Raises:
             ValueError: Before any work: there is no such file, or no image in a folder.
@@ -152,7 +157,9 @@ class Predictor:
         if batch is not None and batch < 1:
             raise ValueError(f"A batch of {batch} images was asked for; it takes at least 1.")
         settings = self.settings if error_rate is None else self.promise(error_rate, tta)
-        given = gather(images)
+        given, waiting = gather(images), None
+        if not isinstance(given, Split):
+            given, waiting = keep_waiting(given)
         if tta is not None and isinstance(self.preprocessing, Bundle):
             raise ValueError(f"{self.path} is a bundle, which shows an image once; leave --tta {tta} out.")
         if tta is not None:
@@ -164,7 +171,7 @@ class Predictor:
         else:
             size = batch or get_task(self.task).batch
             found = self._predict_with_torch(given, size, workers, device, progress)
-        return (prediction.at_settings(settings, top, min_score) for prediction in found)
+        return Predictions((prediction.at_settings(settings, top, min_score) for prediction in found), waiting)
 
     def with_views(self, tta: str | None) -> "Predictor":
         """The same with test-time augmentation: views such as `flip,scales`, whose predictions are merged."""
@@ -259,6 +266,65 @@ class Predictor:
                     yield found[index]
                 else:
                     yield Prediction(image=name, problem=group.bad[name])
+
+
+class Predictions(Iterator[Prediction]):
+    """Predictions, made as they are taken: nothing is kept of those that were.
+
+    A notebook shows the next few beside their images; showing them takes none.
+
+    Args:
+        found: A prediction of each image.
+        waiting: Images that were read and whose predictions were not taken yet, in the same order; None where all are
+            files, which can be read again.
+
+    Example:
+        >>> found = load("localvit_nano").predict(np.zeros((3, 40, 30, 3), dtype=np.uint8))
+        >>> found._repr_html_().count("<img"), len(list(found))
+        (3, 3)
+    """
+
+    def __init__(self, found: Iterator[Prediction], waiting: "deque[Named] | None" = None):
+        self._found, self._waiting = found, waiting
+        self._ahead: deque[tuple[Prediction, Any]] = deque()  # made to be shown, not taken yet
+
+    def __next__(self) -> Prediction:
+        if not self._ahead:
+            self._make()
+        return self._ahead.popleft()[0]
+
+    def _make(self) -> None:
+        """Make one more prediction, and put it beside its image if that is no file."""
+        prediction = next(self._found)
+        self._ahead.append((prediction, self._waiting.popleft()[1] if self._waiting else None))
+
+    def _repr_html_(self) -> str:
+        with suppress(StopIteration):
+            while len(self._ahead) <= SHOWN:
+                self._make()
+        if not self._ahead:
+            return "<p>No more predictions; those that were taken show themselves.</p>"
+        shown = []
+        for prediction, given in islice(self._ahead, SHOWN):
+            image = None
+            if given is not None and prediction.problem is None:
+                name = prediction.image
+                image = decode(name, given) if isinstance(given, str | bytes) else to_image(name, given)
+            shown.append(prediction.to_html(image))
+        more = "<p>More follow: iterate over the predictions to take them.</p>" if len(self._ahead) > SHOWN else ""
+        return "\n".join(shown) + more
+
+
+def keep_waiting(given: Iterator[Named]) -> "tuple[Iterator[Named], deque[Named]]":
+    """The same images, and those of them that were read, until somebody takes them from there."""
+    waiting: deque[Named] = deque()
+
+    def read() -> Iterator[Named]:
+        for named in given:
+            waiting.append(named)
+            yield named
+
+    return read(), waiting
 
 
 def load(

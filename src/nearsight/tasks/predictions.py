@@ -6,10 +6,12 @@ as files for other programs. Who writes or shows predictions asks the prediction
 
 import base64
 import csv
+import html
 import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,13 +19,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..data.formats import coco_detections, index_png, png_bytes, voc_xml, yolo_lines
+from ..data.image import decode
 from ..data.instances import decode_masks, encode_masks
-from ..plots.overlays import IGNORE_INDEX, draw_detections, draw_labels, draw_segmentation
-from ..plots.style import abbreviate
+from ..data.samples import BadImage
+from ..plots.overlays import IGNORE_INDEX, canvas_for, draw_detections, draw_labels, draw_segmentation
+from ..plots.style import COLOURS, abbreviate
 
 NAMED = 4  # classes that a line of words names
 BAR = 20  # characters for a probability of 1
 NAME = 36  # characters of a class name on the screen
+ROWS = 8  # classes or objects that a notebook lists beside an image
+THUMBNAIL = 480  # pixels of the longer side of an image in a notebook
 PAIR = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}  # schema of height and width
 
 
@@ -80,6 +86,46 @@ class Prediction:
     def draw(self, image: Image.Image) -> Image.Image:
         """The image with what the model says about it, in mode RGB."""
         return image.convert("RGB")
+
+    def scored(self) -> list[tuple[str, float]]:
+        """What a notebook lists beside the image: classes with a number from 0 to 1, the highest first."""
+        return []
+
+    def to_html(self, image: Image.Image | None = None) -> str:
+        """The image beside what the model says about it, for a notebook: no script, nothing from elsewhere.
+
+        Args:
+            image: In any mode; None reads the file that the prediction is of, and shows words alone where none is.
+        """
+        if image is None and self.problem is None and Path(self.image).is_file():
+            try:
+                image = decode(self.image, self.image)
+            except BadImage:  # by now: the prediction still says what the model saw
+                image = None
+        figure = ""
+        if image is not None:
+            shown = self.draw(image) if self.pictured else canvas_for(image)[0].copy()
+            shown.thumbnail((THUMBNAIL, THUMBNAIL))
+            stream = io.BytesIO()
+            shown.save(stream, "JPEG", quality=90)
+            source = f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
+            style = "flex:0 1 auto;max-width:min(100%,20em);max-height:20em;height:auto"
+            figure = f'<img alt="{to_text(self.image)}" style="{style}" src="{source}">'
+        scored = self.scored()
+        rows = "".join(
+            f'<tr><td style="text-align:left">{to_text(abbreviate(name, NAME))}</td>'
+            f'<td style="text-align:right;white-space:nowrap">{percent(value)}</td><td style="width:7em">'
+            f'<div style="background:{COLOURS[0]};width:{100 * value:.1f}%;height:0.7em"></div></td></tr>'
+            for name, value in scored[:ROWS]
+        )
+        if len(scored) > ROWS:
+            rows += f'<tr><td colspan="3" style="text-align:left">and {len(scored) - ROWS:,} more</td></tr>'
+        table = f'<table style="margin:0.5em 0 0">{rows}</table>' if rows else ""
+        words = f'<div style="flex:1 1 16em;min-width:0;overflow-wrap:anywhere">{to_text(self.summary())}{table}</div>'
+        return f'<div style="display:flex;flex-wrap:wrap;gap:1em;margin:0 0 1em">{figure}{words}</div>'
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
 
     def files(self, stem: str, image: Image.Image) -> dict[str, bytes]:
         """Files about this image by their names: it is drawn, and what other programs read of it."""
@@ -269,6 +315,10 @@ class Classification(Prediction):
     def agreement(self, other: "Classification", iou: float = 0.9, score: float = 0.01) -> float:
         """Whether the most probable class is the same."""
         return float(self.probabilities.argmax() == other.probabilities.argmax())
+
+    def scored(self) -> list[tuple[str, float]]:
+        """The most probable classes."""
+        return list(self.top(self.listed))
 
     def draw(self, image: Image.Image) -> Image.Image:
         """The image with the names of its most probable classes."""
@@ -478,6 +528,11 @@ class Detection(Prediction):
         same &= np.abs(self.scores[:, None] - other.scores) <= score
         return float(same.any(axis=1).sum() + same.any(axis=0).sum()) / (len(self) + len(other))
 
+    def scored(self) -> list[tuple[str, float]]:
+        """Each object's class and score."""
+        order = np.argsort(-self.scores, kind="stable").tolist()
+        return [(self.classes[self.labels[number]], float(self.scores[number])) for number in order]
+
     def draw(self, image: Image.Image) -> Image.Image:
         """The image with boxes, masks and names."""
         return draw_detections(image, self.boxes, self.labels, self.classes, self.scores, self.masks())
@@ -595,6 +650,11 @@ class Segmentation(Prediction):
         known = (self.labels != IGNORE_INDEX) & (other.labels != IGNORE_INDEX)
         return float((self.labels == other.labels)[known].mean()) if known.any() else 1.0
 
+    def scored(self) -> list[tuple[str, float]]:
+        """The classes that occur, with the fraction of the image that each covers."""
+        found = [pair for pair in self.fractions.items() if pair[1]]
+        return sorted(found, key=lambda pair: -pair[1])
+
     def draw(self, image: Image.Image) -> Image.Image:
         """The image with the class of every pixel as a colour, and a legend."""
         return draw_segmentation(image, self.labels, self.classes)
@@ -616,6 +676,11 @@ class Segmentation(Prediction):
     def label_files_of_all(format: str, predictions: "Sequence[tuple[str, Any]]") -> dict[str, bytes]:
         """Names of the classes, by number."""
         return {"classes.txt": "".join(f"{name}\n" for name in predictions[0][1].classes).encode()}
+
+
+def to_text(words: str) -> str:
+    """Words as HTML; of a path in another encoding what can be told."""
+    return html.escape(words.encode("utf-8", errors="replace").decode(), quote=True)
 
 
 def csv_bytes(rows: Sequence[Sequence[str]]) -> bytes:
