@@ -10,6 +10,7 @@ ROOT = Path(nearsight.__file__).parent
 
 # Each line may import what stands above it, and its own; names on one line are strangers to each other.
 LAYERS = (
+    ("arguments",),
     ("atomic", "catalogue", "interval", "lattice", "plots"),
     ("timing",),
     ("ops",),

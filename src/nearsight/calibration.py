@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .arguments import checked
 from .atomic import write_whole
 from .data.loader import Batch, default_workers
 from .evaluation import choose_split
@@ -64,6 +65,7 @@ class Calibrated:
         return [*found, f"Wrote {self.file}."]
 
 
+@checked
 def calibrate(
     source: str | os.PathLike[str] | Predictor,
     data: str | os.PathLike[str] | None = None,

@@ -11,6 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from .arguments import checked
+
 RECORD = Path(__file__).with_name("catalogue.json")
 
 
@@ -51,6 +53,7 @@ class ModelInfo:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
 
+@checked
 def describe_models(pattern: str | None = None) -> list[ModelInfo]:
     """What fills the slots of models, their size and their cost, grouped by family; torch is not loaded for it.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as change
 
+from .arguments import checked
 from .checkpoints.format import convert as write
 from .data import Data, open_data
 from .data.loader import default_workers
@@ -24,6 +25,7 @@ from .tasks import get_task
 IMAGENET = 1000
 
 
+@checked
 def convert(
     source: str | Path,
     target: str | Path,

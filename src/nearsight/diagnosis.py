@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import __version__
+from .arguments import checked
 from .atomic import write_whole
 from .console import first_line
 from .factory import create_model
@@ -120,6 +121,7 @@ class Diagnosis:
         return f"Diagnosis({len(self.checks)} checks on {self.device}, {len(self.problems)} problems)"
 
 
+@checked
 def doctor(device: "torch.device | str | None" = None) -> Diagnosis:
     """Look at versions and devices, and hold every fast path to its reference on a device.
 

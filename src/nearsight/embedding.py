@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from .arguments import checked
 from .atomic import check_output, write_whole
 from .checkpoints.pretrained import find_pretrained, is_offline, why_missing
 from .config.recipe import ModelChoice
@@ -170,6 +171,7 @@ def is_features(head: bytes) -> bool:
     return head.startswith(b"image,split,label,f0") or head[30:].startswith(b"nearsight_features")
 
 
+@checked
 def embed(
     data: str | os.PathLike[str],
     *,

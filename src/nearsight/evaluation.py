@@ -16,6 +16,7 @@ import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from .arguments import checked
 from .atomic import write_whole
 from .console import percent, titled
 from .data.samples import BadImage, Data, Split, Subset, available_cores
@@ -162,6 +163,7 @@ class Evaluation(Judged):
         return Group(text, *self.task.tables(self), *more)
 
 
+@checked
 def evaluate(
     source: str | os.PathLike[str] | Predictor,
     data: str | os.PathLike[str] | None = None,

@@ -8,12 +8,14 @@ from typing import Any
 
 from torch import nn
 
+from .arguments import checked
 from .models import MODELS
 from .models.options import OF_BACKBONE
 from .models.registry import create_from_spec, describe
 from .models.spec import BackboneSpec, read_spec
 
 
+@checked
 def list_models(pattern: str = "*") -> list[str]:
     """Names of the models, sorted.
 
@@ -27,6 +29,7 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(name for name in MODELS if fnmatchcase(name, pattern))
 
 
+@checked
 def create_model(
     name: str | None = None,
     *,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch.nn import functional as F
 
+from .arguments import checked
 from .checkpoints.pretrained import cache_folder, find_pretrained, missing_sentence
 from .config.recipe import ModelChoice
 from .data.check import check_surveyed
@@ -52,6 +53,7 @@ CROP_MARGIN = 0.1  # of a box, that frozen features see around it
 Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 
+@checked
 def check_data(
     data: Data | str | os.PathLike[str],
     task: str | None = None,

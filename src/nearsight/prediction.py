@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from .arguments import checked
 from .atomic import check_output, is_own_png, write_whole, writing
 from .data.image import decode
 from .runs.predictor import Predictions, Predictor, load
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 
+@checked
 def predict(
     source: str | os.PathLike[str] | Predictor,
     images: Any,

@@ -29,6 +29,7 @@ from PIL import Image
 from . import __version__
 from .app.guard import LOCAL, Access, App, Message, Receive, Scope, Send, check_access, read_body, replayed
 from .app.uploads import MOST_BYTES, MOST_PIXELS, refuse_bombs
+from .arguments import checked
 from .console import first_line
 from .data.image import decode
 from .data.samples import BadImage
@@ -55,6 +56,7 @@ HEADERS = {
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)  # buckets of times
 
 
+@checked
 def serve(
     source: "str | os.PathLike[str] | Predictor",
     *,

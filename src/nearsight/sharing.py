@@ -18,6 +18,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from . import __version__
+from .arguments import checked
 from .atomic import write_whole, writing
 from .checkpoints.hub import DESCRIPTION, TIMM, WEIGHTS, parse_repository
 from .checkpoints.pretrained import permits_commercial_use
@@ -63,6 +64,7 @@ class SharedModel:
         return f"{where}: {', '.join(self.files)} ({size:.1f} MB){', also for timm' if self.timm else ''}"
 
 
+@checked
 def push(
     source: str | os.PathLike[str] | Predictor,
     repository: str | None = None,

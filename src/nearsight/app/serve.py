@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..arguments import checked
 from .guard import LOCAL, Guard, check_access
 from .session import offered
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 100  # connections
 
 
+@checked
 def launch_app(
     runs: Sequence[str | os.PathLike[str]] = (),
     *,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from ..arguments import checked
 from ..models.backbone import free_bytes
 from ..runs.predictor import pick_device
 from ..timing import TimedCall, check_threads, make_task, take_turns, with_threads
@@ -41,6 +42,7 @@ def without_progress(items: Sequence[T], title: str) -> Iterable[T]:
     return items
 
 
+@checked
 def bench(
     models: str | Sequence[str],
     *,

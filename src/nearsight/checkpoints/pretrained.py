@@ -23,6 +23,7 @@ import torch
 from filelock import FileLock
 from timm.models import get_arch_pretrained_cfgs
 
+from ..arguments import checked
 from ..atomic import write_whole
 from ..models import MODELS
 from .timm import check_model_name
@@ -470,6 +471,7 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+@checked
 def get_pretrained(
     name: str, folder: str | Path | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Pretrained:

@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from .. import __version__
+from ..arguments import checked
 from ..checkpoints.pretrained import find_pretrained
 from ..config.candidates import Candidate, parse_candidates, with_baseline
 from ..console import tracked
@@ -59,6 +60,7 @@ FROZEN, TUNED = "frozen", "fine-tuned"
 PRETRAINED = {FROZEN: "frozen", TUNED: "fine-tune"}
 
 
+@checked
 def compare(
     data: str | Path,
     models: str | Sequence[str],

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from ..arguments import checked
 from .recipe import Recipe
 from .validation import explain
 
@@ -76,6 +77,7 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
+@checked
 def load_recipe(name: str | Path | Recipe, changes: Mapping[str, Any] | None = None) -> Recipe:
     """A recipe by name or from a YAML file, with changes.
 

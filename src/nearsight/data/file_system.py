@@ -413,7 +413,8 @@ def find_images(given: Sequence[str]) -> list[str]:
     missing = [path for path in given if not os.path.lexists(path)]  # a link that leads nowhere is an unreadable image
     if missing:
         more = f" (and {len(missing) - 1} more are missing)" if len(missing) > 1 else ""
-        raise ValueError(f"There is no file or folder {missing[0]}{more}; give image files or folders.")
+        name = missing[0] or "of an empty name"
+        raise ValueError(f"There is no file or folder {name}{more}; give image files or folders.")
     found: dict[str, None] = {}
     for path in given:
         if os.path.isdir(path):

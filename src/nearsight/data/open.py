@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
+from ..arguments import checked
 from .file_system import SPLITS, FileSystem, LocalFolder, ZipArchive, split_of
 from .samples import Data
 from .split import restore_splits
@@ -44,6 +45,7 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 YEAR = re.compile(r"voc|20\d\d", re.IGNORECASE)  # folders of VOC's releases, such as VOC2012
 
 
+@checked
 def open_data(source: str | os.PathLike[str], task: str | None = None) -> Data:
     """Annotated images from any source.
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..arguments import checked
 from ..console import first_line
 from ..interval import Interval
 from ..runs.bundle import ABOUT, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
@@ -121,6 +122,7 @@ class Exported:
         return f"{bundle.model} ({bundle.task}, {bundle.kind}) in {self.folder}; same predictions as PyTorch at {same}"
 
 
+@checked
 def export(
     source: str | Path,
     out: str | Path | None = None,

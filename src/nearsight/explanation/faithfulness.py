@@ -23,6 +23,7 @@ from rich.text import Text
 from torch import Tensor
 from torchvision.transforms.v2.functional import gaussian_blur
 
+from ..arguments import checked
 from ..atomic import write_whole
 from ..config.recipe import check_seed
 from ..data.open import open_data
@@ -298,9 +299,10 @@ class Case:
     maps: dict[str, Floats]
 
 
+@checked
 def score(
     source: str | os.PathLike[str] | Predictor,
-    data: str,
+    data: str | os.PathLike[str],
     *,
     method: str | Sequence[str] = (),
     limit: int = 200,
@@ -325,6 +327,7 @@ def score(
         progress: Wraps the numbers of the images, to show how far the work is.
     """
     check_seed(seed)
+    data = os.fspath(data)
     given = check_methods([method] if isinstance(method, str) else method, SCORED)
     predictor = load_module(source, seed)
     known = open_annotated(data, predictor)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import checked
 from ..atomic import write_whole
 from ..data.samples import BadImage, Split
 from ..plots.overlays import BACKGROUND
@@ -149,6 +150,7 @@ def file_names(items: Iterable[Explanation], taken: set[str] | None = None) -> I
         yield name
 
 
+@checked
 def explain(
     source: str | os.PathLike[str] | Predictor,
     images: Any,

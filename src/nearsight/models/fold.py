@@ -8,11 +8,13 @@ from timm.layers import DropPath
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from ..arguments import checked
 from ..parts.layers import fold_norm
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@checked
 def fold(model: Model) -> Model:
     """Copy a model for inference: no batch norms, no dropouts, tables computed once for each grid, nothing to train.
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ..arguments import checked
 from ..models.backbone import Backbone
 from ..parts.slots import Ffn, Merge, Mixer, Qkv
 from .into_own import put_into_own
@@ -16,6 +17,7 @@ from .options import Localized, LocalizeOptions, localized_of, read_layers
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@checked
 def localize(
     model: Model,
     *,
@@ -60,8 +62,6 @@ def localize(
         >>> torch.equal(local(images), model(images))
         True
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"localize() takes a model (torch.nn.Module), not {type(model).__name__}.")
     choice = LocalizeOptions(ffn, qkv, mixer, merge, layers if isinstance(layers, str) else tuple(layers), preserve)
     return apply_choice(model, choice, inplace=inplace)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arguments import checked
 from ..data.image import decode
 from ..data.samples import Split
 from ..tasks import get_task
@@ -116,6 +117,7 @@ class Predictor:
             f"There is no class {given!r}; give a name{known} or a number from 0 to {len(self.classes) - 1}."
         )
 
+    @checked
     def predict(
         self,
         images: Any,
@@ -327,6 +329,7 @@ def keep_waiting(given: Iterator[Named]) -> "tuple[Iterator[Named], deque[Named]
     return read(), waiting
 
 
+@checked
 def load(
     source: "str | os.PathLike[str] | Predictor | Sequence[str | os.PathLike[str] | Predictor]",
     *,
@@ -601,7 +604,10 @@ def save_trained(
     return save_model(built.model, path, origin, about, name=built.name, timm_options=built.timm_options, img_size=size)
 
 
-def save(model: "nn.Module | Predictor", path: str | os.PathLike[str], *, force: bool = False, **options: Any) -> Path:
+@checked
+def save(
+    model: "torch.nn.Module | Predictor", path: str | os.PathLike[str], *, force: bool = False, **options: Any
+) -> Path:
     """Write a model of ours or of timm, localized or not, as safetensors with a JSON file beside it.
 
     `nearsight.load` opens it again. Nothing is pickled.

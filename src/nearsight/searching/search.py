@@ -22,6 +22,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Console
 
+from ..arguments import checked
 from ..atomic import write_whole
 from ..config.candidates import parse_candidate
 from ..config.files import load_recipe, parse_changes
@@ -82,6 +83,7 @@ class SearchPlan(BaseModel):
     seed: int
 
 
+@checked
 def search(
     data: str | Path,
     *,

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..arguments import checked
 from ..config.files import load_recipe, parse_changes
 from ..config.recipe import Recipe
 from ..data.open import find_task
@@ -20,6 +21,7 @@ from .train import default_folder, refuse_nothing, use_threads
 TEMPERATURE, WEIGHT, VIEWS = 2.0, 0.9, 4
 
 
+@checked
 def distill(
     teacher: str | Path,
     data: str | Path,

@@ -16,6 +16,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from ..arguments import checked
 from ..config.recipe import Recipe
 from ..data import Split
 from ..data.samples import scramble
@@ -56,6 +57,7 @@ from .teacher import keep_predictions
 RECORDS = 20  # of steps in an epoch
 
 
+@checked
 def run_training(
     source: str,
     recipe: Recipe,

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..arguments import checked
 from ..checkpoints.pretrained import at_hand, available_name, find_pretrained, is_offline, missing_sentence, why_missing
 from ..config.files import load_recipe, parse_changes
 from ..config.recipe import Recipe
@@ -23,6 +24,7 @@ from .ladder import climb, climb_again, is_ladder, read_plan, train_one
 from .loop import resume_training
 
 
+@checked
 def train(
     data: str | Path | None = None,
     *,

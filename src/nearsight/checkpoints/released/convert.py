@@ -5,6 +5,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from ...arguments import checked
 from ...models.backbone import Backbone, FeaturePyramid
 from ...models.registry import describe
 from ..safe import WeightFileError, read_tensors
@@ -15,6 +16,7 @@ from .pyramids import read_pvt
 from .swinlike import Windows, read_swinlike
 
 
+@checked
 def load_official(
     path: str | Path,
     *,

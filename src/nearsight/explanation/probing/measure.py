@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ...arguments import checked
 from ...atomic import write_whole
 from ...config.recipe import check_seed
 from ...lattice import Grid
@@ -221,6 +222,7 @@ INPUTS = 4  # that are compared
 Extent = Literal["own", "some", "all"]
 
 
+@checked
 def probe(
     module: nn.Module | ProbedLayer | str,
     shape: tuple[int, ...] | Tensor | None = None,
