@@ -29,9 +29,22 @@ def test_the_citation_names_this_version_its_licence_and_the_five_papers() -> No
         assert any(title in text for title in titles), page
 
 
-@pytest.mark.parametrize("file", sorted(ROOT.glob(".github/**/*.yml")), ids=lambda path: path.name)
+WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
+
+
+@pytest.mark.parametrize("file", [*WORKFLOWS, *ROOT.glob(".github/ISSUE_TEMPLATE/*.yml")], ids=lambda path: path.name)
 def test_each_workflow_and_form_is_yaml_with_a_name(file: Path) -> None:
     assert yaml.safe_load(file.read_text())["name"]
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_to_a_commit_and_jobs_end(file: Path) -> None:
+    """A tag can be moved to other code, which would run with the permissions of the job."""
+    used = re.findall(r"uses: (.*)", file.read_text())
+    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action) for action in used)
+    described = yaml.safe_load(file.read_text())
+    assert described["permissions"] == {"contents": "read"}
+    assert all("timeout-minutes" in job for job in described["jobs"].values())
 
 
 def test_the_workflow_tries_every_python_that_the_package_names() -> None:
@@ -39,6 +52,23 @@ def test_the_workflow_tries_every_python_that_the_package_names() -> None:
     tested = jobs["linux"]["strategy"]["matrix"]["python"]
     assert tested == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT)
     assert f'requires-python = ">={tested[0]}"' in PROJECT
+    assert jobs["install"]["strategy"]["matrix"]["python"] == [tested[0], tested[-1]]
+
+
+def test_the_workflow_of_releases_adds_where_the_project_lives(tmp_path: Path) -> None:
+    """What it types makes a project file with the addresses of the repository that it runs in; there is no password."""
+    jobs = yaml.safe_load((ROOT / ".github/workflows/publish.yml").read_text())["jobs"]
+    steps = {step.get("name"): step for step in jobs["build"]["steps"]}
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    shell = {"cwd": tmp_path, "check": False, "capture_output": True}
+    names = {"URL": "https://example.org/anna/nearsight", "TAG": "v1"}
+    typed = ["bash", "-e", "-c", steps["The addresses of the repository that publishes"]["run"]]
+    assert subprocess.run(typed, env=os.environ | names, **shell).returncode == 0  # type: ignore[call-overload]
+    added = (tmp_path / "pyproject.toml").read_text().removeprefix(PROJECT)
+    assert added.startswith("\n[project.urls]\n") and "[project.urls]" not in PROJECT
+    assert 'Changelog = "https://example.org/anna/nearsight/blob/v1/CHANGELOG.md"' in added
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert jobs["publish"]["steps"][-1]["with"] == {"attestations": True}
 
 
 def base_packages(folder: Path) -> None:
