@@ -65,6 +65,12 @@ def test_version() -> None:
     assert run("--version").stdout == f"nearsight {__version__}\n"
 
 
+def test_a_shell_completes_commands_and_options() -> None:
+    words = {"_NEARSIGHT_COMPLETE": "complete_bash", "COMP_WORDS": "nearsight wei", "COMP_CWORD": "1"}
+    assert run(**words).stdout.split() == ["weights"]
+    assert run(**words | {"COMP_WORDS": "nearsight train --bud", "COMP_CWORD": "2"}).stdout.split() == ["--budget"]
+
+
 def test_models_as_a_table() -> None:
     outcome = run("models", "lit_s*")
     assert outcome.returncode == 0
