@@ -126,7 +126,7 @@ def page_server(
         import uvicorn
         from fastapi import FastAPI
     except ImportError as error:
-        raise ValueError(f"The page needs a package ({error.name}); run `pip install nearsight[app]`.") from None
+        raise ValueError(f"The page needs a package ({error.name}); run `pip install 'nearsight[app]'`.") from None
     from .page import look, make_page
 
     with ending_in_order(), tempfile.TemporaryDirectory(prefix="nearsight-app-") as folder, gradio_settings(folder):

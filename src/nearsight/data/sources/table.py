@@ -117,7 +117,7 @@ def open_file(path: Path) -> "pq.ParquetFile":
         import pyarrow
         import pyarrow.parquet as pq
     except ImportError:
-        raise ValueError(f'Reading {path} needs pyarrow: pip install "nearsight[hub]".') from None
+        raise ValueError(f'Reading {path} needs pyarrow: pip install "nearsight[parquet]".') from None
     try:
         return pq.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:
