@@ -353,7 +353,8 @@ def refuse_odd_name(folder: Path) -> None:
 
 def typed_command() -> str:
     """The command as it was typed; bytes of names that are no UTF-8 are spelled, since JSON can't hold them."""
-    text = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    program = Path(sys.argv[0]).name
+    text = shlex.join(["nearsight" if program == "__main__.py" else program, *sys.argv[1:]])  # `python -m nearsight`
     return text.encode(errors="backslashreplace").decode()
 
 
