@@ -241,6 +241,8 @@ def card(predictor: Predictor, licence: str, repository: str | None, for_timm: b
         lines += ["import nearsight, timm", "", f'model = timm.create_model("{opened}", pretrained=True).eval()']
         lines += ["```", ""]
     rows = [("parameters", f"{sum(p.numel() for p in predictor.model.parameters()) / 1e6:.2f} million")]
+    if predictor.path is not None:
+        rows += [("weights", f"{predictor.path.stat().st_size / 1e6:.1f} MB")]
     if not predictor.preprocessing.dense:
         macs = count(predictor.model, image_size=predictor.preprocessing.size).macs
         height, width = predictor.preprocessing.size
@@ -254,13 +256,15 @@ def card(predictor: Predictor, licence: str, repository: str | None, for_timm: b
         rows = [
             ("source", f"`{Path(str(data.get('source', ''))).name}`"),
             ("classes", str(len(data.get("classes", [])))),
-            *((title, f"{splits[name]['count']:,}") for name, title in titles.items() if name in splits),
+            *((title, count_of(name, splits[name])) for name, title in titles.items() if name in splits),
         ]
         lines += ["## Data", "", *table(rows)]
+    if outcome is None or not data:
+        lines += ["What it was trained on, or how good it is, was not recorded beside these weights.", ""]
     lines += [
         "## Intended use",
         "",
-        f"To {task.purpose}, where images are like those of the training. It was measured on images of the same source "
+        "For the classes above, in images like those of the training. It was measured on images of the same source "
         "only; on others, and on what is none of its classes, it may be wrong with high confidence. Not for decisions "
         "about people without a person who checks them.",
         "",
@@ -281,6 +285,12 @@ def read_record(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def count_of(name: str, split: dict[str, Any]) -> str:
+    """How many images a split has, and whether the run drew it from the training images (which it then lists)."""
+    drawn = name != "train" and split.get("names") is not None
+    return f"{split['count']:,}{', drawn from the training images' if drawn else ''}"
+
+
 def table(rows: list[tuple[str, str]]) -> list[str]:
     """The lines of a table of two columns."""
     return ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows), ""]
@@ -297,21 +307,27 @@ def origin(environment: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def results(outcome: Outcome, file: Path) -> list[tuple[str, str]]:
-    """The scores, with a 95 % interval where the predictions for the test images are there."""
-    rows = [(f"{outcome.metric} on the validation images, which chose the epoch", percent(outcome.val_score))]
+    """The scores; that of the images that nothing was chosen by, if there are any, has its 95 % interval."""
+    found = {"validation images, which chose the epoch": ("val", outcome.val_score)}
     if outcome.test_score is not None:
-        found = score_interval(file)
-        spread = "" if found is None else f" (95 % interval {percent(found.low)} to {percent(found.high)})"
-        rows.append((f"{outcome.metric} on the test images", f"{percent(outcome.test_score)}{spread}"))
+        found["test images"] = "test", outcome.test_score
+    rows = []
+    for images, (split, score) in found.items():
+        interval = score_interval(file, split)
+        spread = "" if interval is None else f" (95 % interval {percent(interval.low)} to {percent(interval.high)})"
+        rows.append((f"{outcome.metric} on the {images}", f"{percent(score)}{spread}"))
     return rows
 
 
-def score_interval(file: Path) -> Interval | None:
-    """The interval of a run's score: Wilson's of a fraction of images, Student's over groups of images otherwise."""
+def score_interval(file: Path, split: str) -> Interval | None:
+    """The interval of a run's score on a split, None where its predictions are of another one.
+
+    It is Wilson's of a fraction of images, Student's over groups of images otherwise.
+    """
     if not file.is_file():
         return None
     with np.load(file, allow_pickle=False) as saved:
-        if str(saved["split"]) != "test":
+        if str(saved["split"]) != split:
             return None
         if "parts" not in saved:
             return wilson(int(saved["scores"].sum()), len(saved["scores"]))

@@ -18,11 +18,14 @@ from safetensors.torch import load_file
 import nearsight
 from nearsight.checkpoints.hub import parse_repository
 from nearsight.config.recipe import ModelChoice
+from nearsight.console import percent
 from nearsight.data.transforms import DensePreprocessing
 from nearsight.heads import DenseModel, DenseSpec, SemanticFpn
+from nearsight.interval import wilson
 from nearsight.models import MODELS
 from nearsight.runs.predictor import save_trained
-from nearsight.sharing import score_interval, without_folders
+from nearsight.runs.run import Outcome
+from nearsight.sharing import results, score_interval, without_folders
 from nearsight.tasks.base import Built
 from nearsight.tasks.build import build
 
@@ -97,19 +100,35 @@ def test_a_card_says_what_the_run_knows_and_no_folder_of_the_machine(run: Path, 
     outcome = json.loads((run / "outcome.json").read_text())
     assert f"accuracy on the test images | {100 * outcome['test_score']:.1f} % (95 % interval" in body
     assert "| began | from scratch |" in body and "| source | `digits` |" in body
+    assert "| validation images | 143, drawn from the training images |" in body and "| test images | 359 |" in body
+    assert f"| weights | {(run / 'model.safetensors').stat().st_size / 1e6:.1f} MB |" in body
     assert str(run.parent) not in text and str(tmp_path) not in text
+
+
+def test_a_card_of_a_run_without_test_images_has_the_interval_of_its_validation_images(tmp_path: Path) -> None:
+    file = tmp_path / "predictions.npz"
+    np.savez(file, split="val", scores=np.arange(50) < 40)
+    outcome = Outcome("near_nano", 1, 1, 1, 1, "classify", "accuracy", 0.8, None, None, 1.0, False, {})
+    low, high = (percent(value) for value in wilson(40, 50)[1:])
+    (row,) = results(outcome, file)
+    assert row[0].startswith("accuracy on the validation") and row[1] == f"80.0 % (95 % interval {low} to {high})"
+
+
+def test_a_weight_file_alone_is_shared_with_what_is_not_known(tmp_path: Path) -> None:
+    source = trained(tmp_path / "run", ModelChoice(name="localvit_nano"))
+    nearsight.push(source, folder=tmp_path / "shared", licence="mit")
+    assert "was not recorded beside these weights" in (tmp_path / "shared" / "README.md").read_text()
 
 
 def test_the_interval_of_a_card_is_wilsons_of_the_test_predictions(tmp_path: Path) -> None:
     file = tmp_path / "predictions.npz"
     np.savez(file, split="test", scores=np.arange(50) < 40)
-    found = score_interval(file)
+    found = score_interval(file, "test")
     assert found is not None
     z = 1.959963984540054  # where (0.8 - p)^2 = z^2 p (1 - p) / 50
     ends = np.sort(np.roots([1 + z**2 / 50, -1.6 - z**2 / 50, 0.64]))
     np.testing.assert_allclose(found, (0.8, *ends), atol=1e-6)
-    np.savez(file, split="val", scores=np.arange(50) < 40)
-    assert score_interval(file) is None
+    assert score_interval(file, "val") is None
 
 
 SCRIPT = """
