@@ -60,6 +60,7 @@ def test_the_workflow_of_releases_adds_where_the_project_lives(tmp_path: Path) -
     jobs = yaml.safe_load((ROOT / ".github/workflows/publish.yml").read_text())["jobs"]
     steps = {step.get("name"): step for step in jobs["build"]["steps"]}
     (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
     shell = {"cwd": tmp_path, "check": False, "capture_output": True}
     names = {"URL": "https://example.org/anna/nearsight", "TAG": "v1"}
     typed = ["bash", "-e", "-c", steps["The addresses of the repository that publishes"]["run"]]
@@ -67,6 +68,9 @@ def test_the_workflow_of_releases_adds_where_the_project_lives(tmp_path: Path) -
     added = (tmp_path / "pyproject.toml").read_text().removeprefix(PROJECT)
     assert added.startswith("\n[project.urls]\n") and "[project.urls]" not in PROJECT
     assert 'Changelog = "https://example.org/anna/nearsight/blob/v1/CHANGELOG.md"' in added
+    shown = (tmp_path / "README.md").read_text()
+    assert re.findall(r"\]\((?!https://)", shown) == []
+    assert re.findall(r"!\[[^\]]*\]\((?!https://example.org/anna/nearsight/raw/v1/docs/images/)", shown) == []
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
     assert jobs["publish"]["steps"][-1]["with"] == {"attestations": True}
 
