@@ -21,7 +21,7 @@ from . import __version__
 from .arguments import checked
 from .atomic import write_whole, writing
 from .checkpoints.hub import DESCRIPTION, TIMM, WEIGHTS, parse_repository
-from .checkpoints.pretrained import permits_commercial_use
+from .checkpoints.pretrained import first_weights, permits_commercial_use
 from .console import percent
 from .interval import Interval, wilson
 from .models import MODELS
@@ -222,6 +222,8 @@ def card(predictor: Predictor, licence: str, repository: str | None, for_timm: b
     run = Run(predictor.folder) if predictor.path is not None else None
     outcome = run.outcome() if run is not None else None
     records = {name: read_record(predictor.folder / f"{name}.json") for name in ("data", "environment")}
+    if (first := first_weights(predictor.folder)) is not None:  # of a run that went on from others, where these began
+        records["environment"]["weights"] = first
     head = {
         "license": licence,
         "library_name": "timm" if for_timm else "nearsight",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from safetensors.torch import load_file
 
 import nearsight
 from nearsight.checkpoints.hub import parse_repository
+from nearsight.checkpoints.pretrained import identify
 from nearsight.config.recipe import ModelChoice
 from nearsight.console import percent
 from nearsight.data.transforms import DensePreprocessing
@@ -118,6 +120,22 @@ def test_a_weight_file_alone_is_shared_with_what_is_not_known(tmp_path: Path) ->
     source = trained(tmp_path / "run", ModelChoice(name="localvit_nano"))
     nearsight.push(source, folder=tmp_path / "shared", licence="mit")
     assert "was not recorded beside these weights" in (tmp_path / "shared" / "README.md").read_text()
+
+
+def test_a_card_names_the_pretrained_weights_behind_a_run_that_went_on_from_another(run: Path, tmp_path: Path) -> None:
+    """As the stages of `--budget` do: the frozen features of pretrained weights, then fine-tuning from there."""
+    frozen, tuned = tmp_path / "frozen", tmp_path / "tuned"
+    for folder in (frozen, tuned):
+        shutil.copytree(run, folder)
+    about = json.loads((run / "environment.json").read_text())
+    weights = {"name": "test_vit.r160_in1k", "licence": "cc-by-nc-4.0", "file": "/home/x/vit", "sha256": 64 * "a"}
+    (frozen / "environment.json").write_text(json.dumps(about | {"weights": weights}))
+    (tuned / "environment.json").write_text(json.dumps(about | {"weights": identify(frozen / "model.safetensors")}))
+    shutil.rmtree(frozen)  # what a run needs to know of the one before it, it wrote down
+    nearsight.push(tuned, folder=tmp_path / "shared", licence="cc-by-nc-4.0")
+    text = (tmp_path / "shared" / "README.md").read_text()
+    assert "test_vit.r160_in1k (licence cc-by-nc-4.0, which may forbid commercial use; SHA-256 aaaa" in text
+    assert "/home" not in text
 
 
 def test_the_interval_of_a_card_is_wilsons_of_the_test_predictions(tmp_path: Path) -> None:

@@ -255,8 +255,18 @@ def identify(file: Path) -> dict[str, Any]:
     model, tag = split_name(name)
     about: dict[str, Any] = {"file": str(file), "sha256": sha256_of(file), "bytes": file.stat().st_size}
     if has_description(file) or model in MODELS or not timm.is_model(model):
-        return about
+        return about | ({} if (first := first_weights(file.parent)) is None else {"first": first})
     return {"name": name, "licence": read_note(file).get("licence") or licence_of(model, tag), **about}
+
+
+def first_weights(folder: Path) -> dict[str, Any] | None:
+    """Name, licence and hash of the pretrained weights that a run began with, itself or through the runs before it."""
+    try:
+        began = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["weights"]
+        first = began if "name" in began else began.get("first") or first_weights(Path(began["file"]).parent)
+        return None if first is None else {key: str(first[key]) for key in ("name", "licence", "sha256")}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None  # no run, one from scratch, or a record that was edited
 
 
 def in_caches(model: str, tag: str | None) -> Iterator[Found]:
