@@ -31,8 +31,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Compare three models on small digits, in about three minutes; ends with a report.
-	@$(VENV)/bin/nearsight compare digits --scratch-only --models deit_nano,deit_nano_life,localvit_nano \
+# The features of a pretrained model at 128 pixels, as `nearsight train` takes them, where its weights are at hand.
+FROZEN := from nearsight.checkpoints.pretrained import find_pretrained; found = find_pretrained(offline=True); \
+  print(f",frozen={found.model}:weights={found.path}:img_size=128:recipe=frozen" if found else "")
+
+demo: $(STAMP) ## Compare four models on small digits in about three minutes, and pretrained features if at hand; ends with a report.
+	@$(VENV)/bin/nearsight compare digits --scratch-only \
+	  --models deit_nano,deit_nano_life,localvit_nano,test_resnet$$($(PY) -c '$(FROZEN)') \
 	  --epochs 6 --seeds 3 --img-size 16 --set model.patch_size=4 --set batch=32 --set augment.flip=0 --out runs/demo
 
 test: lint types pytest ## Linter, type checker and tests: what has to pass before a change goes in.
