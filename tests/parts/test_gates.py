@@ -2,7 +2,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nearsight.parts.gates import BiDimensionalGate, EfficientChannelAttention, SqueezeExcite
+from nearsight.ops.channel_gate import gate_by_mean_reference
+from nearsight.parts.gates import (
+    BiDimensionalGate,
+    EfficientChannelAttention,
+    OpenChannelAttention,
+    OpenSqueezeExcite,
+    SqueezeExcite,
+)
 
 
 def test_squeeze_and_excitation_weighs_channels_by_a_hard_sigmoid_of_their_means(stir):
@@ -50,3 +57,12 @@ def test_the_bi_dimensional_gate_is_the_product_of_its_two_factors(stir, channel
         wanted = wanted * torch.sigmoid(gate.spatial_select(both))
     torch.testing.assert_close(gate(tokens), wanted)
     assert (gate.channel_select is None) == (not channel) and (gate.spatial_select is None) == (not spatial)
+
+
+@pytest.mark.parametrize("kind", [SqueezeExcite, OpenSqueezeExcite, EfficientChannelAttention, OpenChannelAttention])
+def test_every_channel_gate_learns_what_autograd_says(stir, kind):
+    gate = stir(kind(8, 4) if issubclass(kind, SqueezeExcite) else kind(8))
+    tokens = torch.randn(2, 9, 8, dtype=torch.float64, requires_grad=True)
+    wanted, found = gate_by_mean_reference(tokens, gate.weigh), gate(tokens)
+    inputs, cotangent = [tokens, *gate.parameters()], torch.randn_like(found)
+    torch.testing.assert_close(*(torch.autograd.grad(out, inputs, cotangent) for out in (found, wanted)))

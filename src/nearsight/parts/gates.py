@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.channel_gate import gate_by_mean
 from ..ops.execution import gelu_over, times
 
 
@@ -31,8 +32,14 @@ class SqueezeExcite(nn.Module):
         self.expand = nn.Linear(squeezed, dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        gate = self.expand(self.reduce(tokens.mean(dim=1, keepdim=True)).relu())
-        return times(tokens, F.hardsigmoid(gate) if self.hard else gate.sigmoid(), overwrite=self.folded)
+        if self.folded:
+            return times(tokens, self.weigh(tokens.mean(dim=1, keepdim=True)), overwrite=True)
+        return gate_by_mean(tokens, self.weigh, self)
+
+    def weigh(self, mean: Tensor) -> Tensor:
+        """From `[B, 1, C]` to the same."""
+        gate = self.expand(self.reduce(mean).relu())
+        return F.hardsigmoid(gate) if self.hard else gate.sigmoid()
 
 
 class EfficientChannelAttention(nn.Module):
@@ -48,7 +55,13 @@ class EfficientChannelAttention(nn.Module):
         self.gate = nn.Hardsigmoid() if hard else nn.Sigmoid()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return times(tokens, self.gate(self.conv(tokens.mean(dim=1, keepdim=True))), overwrite=self.folded)
+        if self.folded:
+            return times(tokens, self.weigh(tokens.mean(dim=1, keepdim=True)), overwrite=True)
+        return gate_by_mean(tokens, self.weigh, self)
+
+    def weigh(self, mean: Tensor) -> Tensor:
+        """From `[B, 1, C]` to the same."""
+        return self.gate(self.conv(mean))
 
 
 class BiDimensionalGate(nn.Module):
@@ -120,8 +133,10 @@ class OpenSqueezeExcite(SqueezeExcite):
         nn.init.zeros_(self.expand.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        squeezed = self.reduce(tokens.mean(dim=1, keepdim=True)).relu()
-        return tokens * self.curve(self.expand(squeezed))
+        return gate_by_mean(tokens, self.weigh, self)
+
+    def weigh(self, mean: Tensor) -> Tensor:
+        return self.curve(self.expand(self.reduce(mean).relu()))
 
 
 class OpenChannelAttention(EfficientChannelAttention):
@@ -133,7 +148,10 @@ class OpenChannelAttention(EfficientChannelAttention):
         nn.init.zeros_(self.conv.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return tokens * self.curve(self.conv(tokens.mean(dim=1, keepdim=True)))
+        return gate_by_mean(tokens, self.weigh, self)
+
+    def weigh(self, mean: Tensor) -> Tensor:
+        return self.curve(self.conv(mean))
 
 
 class OpenBiGate(BiDimensionalGate):
