@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nearsight.lattice import Grid
-from nearsight.ops.life import ScaleWeights, cascade
+from nearsight.ops.life import ScaleWeights, cascade, cascade_by_heads
 
 DIM = 12
 
@@ -49,6 +49,19 @@ def test_the_cascade_is_a_sum_over_windows_forward_and_backward(kernels, n, grid
     inputs = (tokens, *(w for scale in scales for w in scale if w is not None))
     slopes = (torch.autograd.grad(out, inputs, towards) for out in (got, expected))
     torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize(("kernels", "n"), [((1, 3, 5), 4), ((3,), 5), ((5, 1, 3), 2)])
+@pytest.mark.parametrize("grid", [Grid(4, 5, 1), Grid(1, 3), Grid(6, 2, 3)])
+@pytest.mark.parametrize("batch", [1, 3])
+@torch.no_grad()
+def test_heads_as_wide_as_a_scale_are_views_of_what_the_cascade_gathers(kernels, n, grid, batch):
+    torch.manual_seed(0)
+    scales = random_scales(kernels, n)
+    tokens = torch.randn(batch, grid.tokens, DIM, dtype=torch.float64)
+    heads = torch.stack(cascade_by_heads(tokens, grid, scales), dim=2)  # [B, S, 3, N, n]
+    gathered = written_out(tokens, grid, scales).unflatten(-1, (len(kernels), n))  # [B, N, 3, S, n]
+    torch.testing.assert_close(heads.permute(0, 3, 2, 1, 4), gathered)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

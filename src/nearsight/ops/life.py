@@ -48,10 +48,54 @@ def cascade(tokens: Tensor, grid: Grid, scales: Sequence[ScaleWeights]) -> Tenso
     return torch.cat(parts, dim=-1)
 
 
+def cascade_by_heads(tokens: Tensor, grid: Grid, scales: Sequence[ScaleWeights]) -> tuple[Tensor, Tensor, Tensor]:
+    """The same where every head is as wide as a scale gives, so that each head has a scale of its own.
+
+    Then nothing has to be gathered: the scales' products are written beside each other, and the heads are views of it.
+
+    Returns:
+        Queries, keys and values `[B, S, aux + H*W, n]`, for inference.
+
+    Example:
+        >>> scales = [ScaleWeights(None, torch.randn(6, 4), None), ScaleWeights(None, torch.randn(6, 6), None)]
+        >>> tokens = torch.randn(2, 1 + 20, 4)
+        >>> queries, _, _ = cascade_by_heads(tokens, Grid(4, 5, aux=1), scales)
+        >>> torch.allclose(queries[:, 0], cascade(tokens, Grid(4, 5, aux=1), scales)[..., 0, :2], atol=1e-5)
+        True
+    """
+    batch, length, _ = tokens.shape
+    out = tokens.new_empty(batch, length, len(scales), len(scales[0].point))
+    for scale, (depth, point, bias) in enumerate(scales):
+        part = out[:, :, scale]
+        if depth is not None and batch == 1:  # auxiliary tokens and patches by themselves: no copy brings them together
+            if grid.aux:
+                write_linear(tokens[:, : grid.aux], point, bias, part[:, : grid.aux])
+            write_linear(convolved(tokens, grid, depth), point, bias, part[:, grid.aux :])
+        else:
+            write_linear(tokens if depth is None else depthwise(tokens, grid, depth), point, bias, part)
+        tokens = part
+    queries, keys, values = out.unflatten(-1, (3, -1)).permute(3, 0, 2, 1, 4).unbind()
+    return queries, keys, values
+
+
+def write_linear(tokens: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """A linear layer of `[B, N, C]`, written to `out`, whose rows may stand apart."""
+    rows, into = tokens.flatten(0, 1), out.flatten(0, 1)
+    if bias is None:
+        torch.mm(rows, weight.T, out=into)
+    else:
+        torch.addmm(bias, rows, weight.T, out=into)
+
+
 def depthwise(tokens: Tensor, grid: Grid, depth: Tensor) -> Tensor:
     """Depth-wise convolution of the patch tokens; auxiliary tokens stay as they are."""
+    patches = convolved(tokens, grid, depth)
+    return torch.cat((tokens[:, : grid.aux], patches), dim=1) if grid.aux else patches
+
+
+def convolved(tokens: Tensor, grid: Grid, depth: Tensor) -> Tensor:
+    """Depth-wise convolution of the patch tokens, without the auxiliary ones."""
     batch, _, channels = tokens.shape
     nchw = tokens[:, grid.aux :].view(batch, grid.height, grid.width, channels).permute(0, 3, 1, 2)
     nchw = F.conv2d(nchw, depth, None, 1, depth.shape[-1] // 2, 1, channels)
-    patches = nchw.permute(0, 2, 3, 1).flatten(1, 2)
-    return torch.cat((tokens[:, : grid.aux], patches), dim=1) if grid.aux else patches
+    return nchw.permute(0, 2, 3, 1).flatten(1, 2)

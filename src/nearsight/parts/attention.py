@@ -114,15 +114,20 @@ class GlobalModule(TokenModule):
         self.proj = nn.Linear(self.qkv.width, site.dim)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        queries, keys, values = self.qkv(tokens, grid)
-        if self.temperature is not None:
-            queries = self.temperature(queries)
         bias = self.bias(grid) if self.is_biased else None  # looking up that there is none would cost time
-        if self.folded and suits(queries) and grid.tokens <= SHORT:
-            return self.proj(short_attention(queries, keys, values, bias, self.heads))
-        queries, keys, values = (split_heads(t, self.heads) for t in (queries, keys, values))
+        if self.folded and suits(tokens) and grid.tokens <= SHORT:
+            return self.proj(short_attention(*self.asked(tokens, grid), bias, self.heads))
+        if self.temperature is None:
+            queries, keys, values = self.qkv.by_heads(tokens, grid, self.heads)
+        else:
+            queries, keys, values = (split_heads(t, self.heads) for t in self.asked(tokens, grid))
         mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias)
         return self.proj(join_heads(mixed))
+
+    def asked(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values `[B, N, h*d]`, with the learned temperature in the queries."""
+        queries, keys, values = self.qkv(tokens, grid)
+        return (queries if self.temperature is None else self.temperature(queries)), keys, values
 
     @once_per_grid
     def bias(self, grid: Grid) -> Tensor | None:
@@ -135,10 +140,7 @@ class GlobalModule(TokenModule):
         return without_self(bias, grid.tokens, self.heads, self.proj.weight) if self.mask_self else bias
 
     def attention_matrix(self, tokens: Tensor, grid: Grid) -> AttentionMatrix:
-        queries, keys, values = self.qkv(tokens, grid)
-        if self.temperature is not None:
-            queries = self.temperature(queries)
-        queries, keys, values = (split_heads(t, self.heads) for t in (queries, keys, values))
+        queries, keys, values = (split_heads(t, self.heads) for t in self.asked(tokens, grid))
         return GlobalMatrix(queries, keys, self.bias(grid), grid, values=values)
 
     def resizing(self, old: Any) -> Resizing:

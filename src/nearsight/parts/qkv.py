@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..lattice import Grid, image, sequence, with_aux
-from ..ops.life import ScaleWeights, cascade
+from ..ops.attention import suits
+from ..ops.life import ScaleWeights, cascade, cascade_by_heads
 from .branches import adopt
 from .depthwise import same_conv
 from .layers import Conv1x1
@@ -161,6 +162,12 @@ class LifeModule(QkvModule):
         if self.norm is None:
             return queries, keys, values
         return self.norm(queries), self.norm(keys), self.norm(values)
+
+    def by_heads(self, tokens: Tensor, grid: Grid, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        plain = self.norm is None and (self.aux_key == "paper" or not grid.aux)
+        if plain and self.weights is not None and heads == len(self.scales) and suits(tokens):
+            return cascade_by_heads(tokens, grid, self.weights)
+        return super().by_heads(tokens, grid, heads)
 
     def parts(self, tokens: Tensor, grid: Grid) -> Tensor:
         """What all scales give to Q, K and V, side by side: `[B, N, 3, width]`."""

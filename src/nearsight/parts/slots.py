@@ -133,6 +133,11 @@ class QkvModule(PartModule):
     def forward(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
         raise NotImplementedError
 
+    def by_heads(self, tokens: Tensor, grid: Grid, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of each head, `[B, heads, N, width / heads]`."""
+        queries, keys, values = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in self(tokens, grid))
+        return queries, keys, values
+
     def linear(self) -> tuple[Tensor, Tensor | None] | None:
         """Of a plain layer: weight `[3 * width, C]` and bias, which `localize` builds on."""
         return None
