@@ -472,6 +472,7 @@ def describe(queue: Queue, experiment: Experiment) -> dict[str, Any]:
         "epochs": outcome["epochs"],
         "steps": outcome["steps"],
         "images_seen": outcome["steps"] * recipe["batch"],
+        "curve": curve(folder),
         "seconds": round(outcome["elapsed"], 1),  # by the clock, with rests and whatever else ran
         "core_seconds": float(queue.noted(experiment, "seconds").read_text()),
         "precision": recipe["precision"],
@@ -480,6 +481,12 @@ def describe(queue: Queue, experiment: Experiment) -> dict[str, Any]:
         "torch": about["versions"]["torch"],
         "ended": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
     }
+
+
+def curve(folder: Path) -> list[float]:
+    """The validation score after each epoch that was validated; with the time of the run, how fast it learned."""
+    records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [round(one["val_score"], 4) for one in records if one["kind"] == "epoch"]
 
 
 def without_paths(text: str) -> str:

@@ -45,6 +45,8 @@ open(out + "/recipe.yaml", "w").write("batch: 8\\nprecision: fp32\\n")
 about = {"device": "a CPU", "versions": {"torch": "2"}}
 json.dump(about, open(out + "/environment.json", "w"))
 outcome = {"val_score": 0.5, "test_score": None, "model": "m", "parameters": 1, "epoch": 1, "epochs": 1, "steps": 3}
+records = [{"kind": "step", "loss": 1.0}, {"kind": "epoch", "val_score": 0.25}, {"kind": "epoch", "val_score": 0.5}]
+open(out + "/metrics.jsonl", "w").write("".join(json.dumps(one) + "\\n" for one in records))
 json.dump(outcome | {"elapsed": 1.0}, open(out + "/outcome.json", "w"))
 """
 
@@ -288,3 +290,4 @@ def test_photos_are_trained_and_tested_by_folds_with_the_real_library(tmp_path: 
     (line,) = queue.lines("try")
     assert (line["fold"], line["judged"]["split"], line["judged"]["images"], line["images_seen"]) == (1, "test", 10, 24)
     assert line["test"] is not None and line["core_seconds"] > 0 and line["data"]["file"] == "photos.zip"
+    assert len(line["curve"]) == line["epochs"] and max(line["curve"]) == round(line["val"], 4)
