@@ -129,11 +129,13 @@ def test_time_that_runs_out_ends_with_the_best_epoch(
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: 0.25 * next(ticks)))  # a step: 0.25 seconds
     monkeypatch.setattr(ladder, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(ladder, "measure", lambda *given: RunCost(1e-6, 1e-6))  # much too hopeful
-    outcome = nearsight.train("digits", weights=host, budget=4.0, out=tmp_path / "run", **SMALL)
+    outcome = nearsight.train("digits", weights=host, budget=12.0, out=tmp_path / "run", **SMALL)
     plan = read_plan(Run(tmp_path / "run"))
     tuned = Run(tmp_path / "run" / "fine-tune").outcome()
     assert plan is not None and tuned is not None
     assert 1 <= tuned.epochs < plan.stages[1].recipe.epochs and tuned.stopped_early
+    rates = [line["lr"] for line in Run(tmp_path / "run" / "fine-tune").records() if line["kind"] == "epoch"]
+    assert rates[-1] < 0.3 * max(rates)  # the rate came down with the time, not with the epochs that were planned
     assert nearsight.load(outcome.folder or "").classes
 
 

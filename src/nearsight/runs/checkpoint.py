@@ -37,6 +37,7 @@ class Progress:
         sums: Loss, gradient norm and seconds, summed over the steps of the epoch in progress.
         elapsed: Seconds of training and validation, over all resumptions.
         bad: Unreadable images met so far, with the reasons.
+        planned: Epochs that fit into the time, where those of the recipe no longer do; None for the recipe's.
     """
 
     step: int = 0
@@ -47,6 +48,7 @@ class Progress:
     sums: dict[str, float] = field(default_factory=lambda: {"loss": 0.0, "grad_norm": 0.0, "seconds": 0.0})
     elapsed: float = 0.0
     bad: dict[str, str] = field(default_factory=dict)
+    planned: int | None = None
 
     def name(self, steps_per_epoch: int) -> str:
         """Name of the checkpoint for this state."""
@@ -129,7 +131,7 @@ class Checkpoints:
             ema.load_state_dict(read_safetensors(folder / "average.safetensors"))
         restore_optimizer(optimizer, read_safetensors(folder / "optimizer.safetensors"), state["optimizer_groups"])
         progress = Progress(**state["progress"])
-        counts = (progress.step, progress.epoch, progress.best_epoch)
+        counts = (progress.step, progress.epoch, progress.best_epoch, progress.planned or 0)
         numbers = (progress.best or 0.0, progress.elapsed, *progress.sums.values())
         if not (
             all(type(count) is int and count >= 0 for count in counts)

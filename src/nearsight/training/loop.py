@@ -150,8 +150,8 @@ def train(
     accelerator.init_trackers(run.folder.absolute().name)
     recipe, progress = session.recipe, session.progress
     display = Display(
-        recipe.epochs,
-        recipe.epochs * session.steps_per_epoch,
+        session.epochs,
+        session.epochs * session.steps_per_epoch,
         recipe.batch,
         session.task.metric.title,
         quiet or not accelerator.is_main_process,
@@ -257,8 +257,8 @@ def take_step(session: Session, batches: Iterator[Any], flag: StopFlag, is_save_
 def set_rates(session: Session) -> float:
     """Set the learning rates for the next step; returns the fraction of the full rate."""
     recipe, epoch = session.recipe, session.progress.step / session.steps_per_epoch
-    fraction = learning_rate(recipe.schedule, recipe.epochs, epoch)
-    flat = learning_rate(recipe.schedule.model_copy(update={"kind": "constant"}), recipe.epochs, epoch)
+    fraction = learning_rate(recipe.schedule, session.epochs, epoch)
+    flat = learning_rate(recipe.schedule.model_copy(update={"kind": "constant"}), session.epochs, epoch)
     for group, base in zip(session.optimizer.param_groups, session.base_rates, strict=True):
         group["lr"] = base * (flat if group["flat"] else fraction)
     return max(session.base_rates) * fraction
@@ -277,11 +277,13 @@ def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display)
         "seconds": progress.sums["seconds"],
         "images_per_second": steps * recipe.batch / progress.sums["seconds"],
     }
+    session.plan_epochs(number)
+    display.plan(session.epochs)
     if number % recipe.validate_every and not session.is_done_after(number):
         progress.epoch, progress.sums = number, dict.fromkeys(progress.sums, 0.0)
         record(session, {"kind": "unvalidated", **trained, "elapsed": progress.elapsed})
         save_checkpoint(session)
-        display.show_epoch(trained, progress.elapsed / number * (recipe.epochs - number))
+        display.show_epoch(trained, progress.elapsed / number * (session.epochs - number))
         return
     display.show_evaluation()
     meter = evaluate(session, val, flag)
@@ -308,7 +310,7 @@ def finish_epoch(session: Session, val: Split, flag: StopFlag, display: Display)
     save_checkpoint(session)
     if session.limits.on_best is not None and progress.best_epoch == progress.epoch:
         session.limits.on_best(session)
-    display.show_epoch(values, progress.elapsed / number * (recipe.epochs - number))
+    display.show_epoch(values, progress.elapsed / number * (session.epochs - number))
 
 
 def evaluate(

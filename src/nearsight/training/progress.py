@@ -58,6 +58,15 @@ class Display:
         if self.live:
             self.progress.stop()
 
+    def plan(self, epochs: int) -> None:
+        """Take another number of epochs for the whole, and say so."""
+        if epochs != self.epochs:
+            pace = "longer" if epochs < self.epochs else "less long"
+            self.say(f"epochs take {pace} than planned: {epochs} instead of {self.epochs} fit into the time")
+            self.steps = self.steps // self.epochs * epochs
+            self.epochs = epochs
+            self.progress.update(self.bar, total=self.steps)
+
     def begin(self, step: int) -> None:
         """Start counting time, from a step on."""
         self.first_step, self.started = step, time.monotonic()

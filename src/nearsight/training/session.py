@@ -169,12 +169,16 @@ def both(data: Data) -> tuple[Split, Split]:
     return data.train, data.val
 
 
+OVERTIME = 1.02  # of a time that was set for training, what an epoch may end after
+
+
 @dataclass(frozen=True)
 class Limits:
-    """What a run obeys beside its recipe; it changes nothing in what is learned.
+    """What a run obeys beside its recipe.
 
     Attributes:
-        seconds: Of training and validation, after which it ends with the best epoch so far; None for no limit.
+        seconds: Of training and validation, after which it ends with the best epoch so far; None for no limit. Where
+            epochs take longer than was planned, fewer are made, so that the rate still comes down to its end.
         on_best: Is called when an epoch was better than all before, and after a run is taken up again.
         compared: Seconds of an image in each precision, if a plan has chosen the recipe's by them; they are recorded.
     """
@@ -211,6 +215,17 @@ class Session:
     best: Meter | None = None  # what the best epoch predicted for the validation images, if this process validated it
 
     @property
+    def epochs(self) -> int:
+        """Epochs to be made: those of the recipe, or what of them fits into the time."""
+        return self.progress.planned or self.recipe.epochs
+
+    def plan_epochs(self, epoch: int) -> None:
+        """Behind an epoch, plan as many as fit into the time at the pace so far, at most the recipe's."""
+        if self.limits.seconds is not None:
+            fitting = int(OVERTIME * self.limits.seconds * epoch / self.progress.elapsed)
+            self.progress.planned = min(self.recipe.epochs, max(epoch, fitting))
+
+    @property
     def waited(self) -> int:
         """Epochs since the best one."""
         return self.progress.epoch - self.progress.best_epoch
@@ -223,10 +238,10 @@ class Session:
     def is_done_after(self, epoch: int) -> bool:
         """The same of a number of epochs, of which the last may not be validated yet."""
         progress, patience, seconds = self.progress, self.recipe.patience, self.limits.seconds
-        if seconds is not None and epoch and progress.elapsed * (1 + 1 / epoch) > 1.02 * seconds:
+        if seconds is not None and epoch and progress.elapsed * (1 + 1 / epoch) > OVERTIME * seconds:
             return True
         waited = epoch - progress.best_epoch
-        return epoch >= self.recipe.epochs or (patience is not None and waited >= patience)
+        return epoch >= self.epochs or (patience is not None and waited >= patience)
 
     def autocast(self) -> torch.autocast:
         """Half the bits for matrix products, if the recipe wants it."""
