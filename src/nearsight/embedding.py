@@ -29,6 +29,7 @@ from .runs.predictor import Predictor, is_path, load_module, pick_device
 from .tasks import get_task
 from .tasks.base import Built
 from .tasks.build import build
+from .tasks.classify import held_channels
 
 SUFFIXES = (".parquet", ".npz", ".csv")
 
@@ -205,9 +206,12 @@ def embed(
         >>> embed("digits", model="deit_nano", split="test", limit=8).to_dict()
         {'model': 'deit_nano', 'images': 8, 'features': 192, 'unreadable': {}}
     """
-    source, built = os.fspath(data), open_backbone(model)
+    source = os.fspath(data)
     opened = open_any_images(source)
     splits = opened.splits()
+    if not splits:
+        raise ValueError(f"{source} has no images.")
+    built = open_backbone(model, held_channels(next(iter(splits.values()))))
     if split is not None:
         if split not in splits:
             raise ValueError(f"{source} has no split {split}; there are {', '.join(splits)}.")
@@ -248,7 +252,7 @@ def embed(
 
     def see(queries: Any) -> NDArray[np.float32]:
         given = gather(queries)
-        shown = given if isinstance(given, Split) else GivenImages(list(given))
+        shown = given if isinstance(given, Split) else GivenImages(list(given), built.preprocessing.channels)
         rows = []
         for group in task.image_loader(shown, built.preprocessing, batch, 0):
             for name, reason in group.bad.items():
@@ -302,8 +306,8 @@ def fingerprint_of(images: Split, source: str) -> str:
     return digest.hexdigest()
 
 
-def open_backbone(model: str | os.PathLike[str] | Predictor | None) -> Built:
-    """The model that features are of.
+def open_backbone(model: str | os.PathLike[str] | Predictor | None, channels: int | None = None) -> Built:
+    """The model that features are of; pretrained weights are made fit for images of other channels than RGB.
 
     Raises:
         ValueError: It gives no features of whole images, or none is at hand.
@@ -311,7 +315,7 @@ def open_backbone(model: str | os.PathLike[str] | Predictor | None) -> Built:
     if model is None or (isinstance(model, str) and not is_path(model) and not model.startswith("hf:")):
         found = find_pretrained(model, offline=is_offline())
         if found is not None:
-            built = build(ModelChoice(name=found.model, weights=str(found.path)), 2)
+            built = build(ModelChoice(name=found.model, weights=str(found.path), channels=channels), 2)
             built.model.eval()
             return built
         if model is None:

@@ -37,7 +37,7 @@ from .runs.run import read_data_record
 from .tasks import get_task
 from .tasks.base import Built, Task
 from .tasks.build import build
-from .tasks.classify import typical_side
+from .tasks.classify import held_channels, typical_side
 from .tasks.evaluator import Doubt
 from .training.ladder import SIDE_FOR_SMALL, SMALL_SIDE
 
@@ -170,9 +170,11 @@ def judge_by_features(
     if weights is None:
         raise ValueError(f"--frozen needs pretrained weights. {missing_sentence(None)}")
     splits, classes, task = data.splits(), len(data.classes), get_task(data.task)
-    built = build(ModelChoice(name=weights.model, weights=str(weights.path)), classes)
-    if built.preprocessing.size[0] > SIDE_FOR_SMALL and typical_side(next(iter(splits.values()))) <= SMALL_SIDE:
-        built = build(ModelChoice(name=weights.model, weights=str(weights.path), img_size=SIDE_FOR_SMALL), classes)
+    first = next(iter(splits.values()))
+    choice = ModelChoice(name=weights.model, weights=str(weights.path), channels=held_channels(first))
+    built = build(choice, classes)
+    if built.preprocessing.size[0] > SIDE_FOR_SMALL and typical_side(first) <= SMALL_SIDE:
+        built = build(choice.model_copy(update={"img_size": SIDE_FOR_SMALL}), classes)
     entries, values = features_of(data, survey, built, workers, device)
     compare_features(report, data, entries, values)
     if report.judged_by:

@@ -418,6 +418,11 @@ def measure_robustness(
         progress: Wraps the batches, to show how far the work is.
     """
     task, side = get_evaluator(trained.task), trained.preprocessing.enough()
+    if trained.preprocessing.channels not in (1, 3):
+        raise ValueError(
+            f"{trained.name} sees {trained.preprocessing.channels} channels; --corruptions and --shifts change "
+            "images in red, green and blue."
+        )
     names = tuple(CORRUPTIONS) if corruptions else ()
     worse = [Variant(name, strength) for name in names for strength in range(1, STRENGTHS + 1)]
     moved = [Variant(pixels=by) for by in (0, *SHIFTS)] if shifts else []  # 0: what the others are compared with

@@ -107,7 +107,7 @@ def test_labels_may_be_texts_and_classes_may_have_names(tmp_path: Path) -> None:
         (
             {"x_train": COLOUR[:, :, 0, 0], "y_train": LABELS},
             "x_train in A.npz has the shape [6, 5]; images are [n, h, w], [n, h, w, channels] or [n, channels, h, w] "
-            "with 1, 3 or 4 channels.",
+            "with up to 64 channels.",
         ),
         (
             {"x_train": COLOUR, "y_train": np.eye(6)},
@@ -141,7 +141,7 @@ def test_labels_may_be_texts_and_classes_may_have_names(tmp_path: Path) -> None:
         (
             {"x_train": COLOUR[:, :0], "y_train": LABELS},
             "x_train in A.npz has the shape [6, 0, 7, 3]; images are [n, h, w], [n, h, w, channels] or "
-            "[n, channels, h, w] with 1, 3 or 4 channels.",
+            "[n, channels, h, w] with up to 64 channels.",
         ),
         (
             {"x_train": COLOUR, "y_train": LABELS, "x_test": COLOUR / np.float32(COLOUR.max()), "y_test": LABELS},

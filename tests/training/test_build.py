@@ -77,7 +77,7 @@ def test_a_former_run_keeps_what_it_knows_of_classes_by_name(name: str, tmp_path
 
 
 def test_other_numbers_of_channels_than_images_have_are_refused() -> None:
-    with pytest.raises(ValueError, match="in_chans is 4, but images are read as red, green and blue"):
+    with pytest.raises(ValueError, match="in_chans is 4, but it follows from the channels of the images"):
         build(ModelChoice(name="deit_nano", options={"in_chans": 4}), classes=2)
 
 

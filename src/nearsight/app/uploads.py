@@ -5,6 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from ..data.bands import NUMPY
 from ..data.image import decode, readable_formats
 from ..data.samples import BadImage
 
@@ -30,6 +31,8 @@ def read_upload(path: str | Path) -> Image.Image:
             f"{name} has {size / 2**20:.1f} MB; {MOST_BYTES // 2**20} MB are the most. Give a smaller image."
         )
     content = path.read_bytes()
+    if content.startswith(NUMPY):
+        raise ValueError(f"{name} is an array; give a {SHOWN} image.")
     refuse_bombs(name, content)
     try:
         image = decode(name, content, enough=KEPT)

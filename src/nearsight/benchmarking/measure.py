@@ -227,7 +227,7 @@ class WarmUp:
     def warm_up(self, runner: Runner, key: Key) -> None:
         """Call a model until it is fast, and measure its memory."""
         setting = self.setting
-        images = torch.randn(key.batch, 3, *key.size, device=setting.device)
+        images = torch.randn(key.batch, runner.channels, *key.size, device=setting.device)
         call = partial(runner.call, images)
         try:
             first = TimedCall(call, 1, setting.device).seconds()

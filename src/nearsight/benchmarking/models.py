@@ -27,7 +27,7 @@ from ..models.fold import fold
 from ..models.spec import is_spec_file
 from ..runs.predictor import is_path, load_module
 from ..tasks import get_task
-from ..tasks.build import build
+from ..tasks.build import build, channels_seen
 from ..timing import refuse_precision
 
 CLASSES = 1000
@@ -103,7 +103,8 @@ def open_model(text: str, size: int | None = None) -> BenchModel | NotMeasured:
     try:
         with torch.no_grad():
             shape = copy.deepcopy(model).to(device)
-            cost, held = count(shape, sides), bytes_held(shape, torch.zeros(1, 3, *sides, device=device))
+            blank = torch.zeros(1, channels_seen(model), *sides, device=device)
+            cost, held = count(shape, sides, blank.shape[1]), bytes_held(shape, blank)
     except Exception as error:  # whatever a foreign model says to a size that it was not made for
         return NotMeasured(label, sides, reason_of(error))
     return BenchModel(label, name, model, sides, cost.parameters, cost.macs, held)
@@ -199,13 +200,15 @@ class Runner:
     """A model in a runtime.
 
     Attributes:
-        call: Takes images `[B, 3, H, W]`.
+        call: Takes images `[B, C, H, W]`.
         seconds: That making it took; a compiled model takes more at its first call.
+        channels: Of the images.
         visible: Whether its memory is PyTorch's, which can be followed.
     """
 
     call: Callable[[Tensor], object]
     seconds: float
+    channels: int
     visible: bool = True
 
 
@@ -242,7 +245,8 @@ def make_runner(model: BenchModel, runtime: str, device: torch.device, threads: 
             chosen = chosen.to(device)
             module: Callable[[Tensor], object] = torch.compile(chosen, dynamic=False) if name == "compiled" else chosen
             call = (lambda images: module(images.to(torch.bfloat16))) if precision else module
-    return Runner(call, time.perf_counter() - began, name not in ("onnx", "openvino"))
+    seconds = time.perf_counter() - began
+    return Runner(call, seconds, channels_seen(model.model), name not in ("onnx", "openvino"))
 
 
 def exported_session(
@@ -255,17 +259,17 @@ def exported_session(
         path = Path(folder) / "model.onnx"
         write_onnx(fold(model.model).cpu(), path, model.size)
         if precision == "int8":
-            path = quantize_for_timing(path, model.size)
+            path = quantize_for_timing(path, channels_seen(model.model), model.size)
         if runtime == "openvino":
             return openvino_call(path, precision, device, threads)
         return onnx_call(path, device, threads)
 
 
-def quantize_for_timing(path: Path, size: tuple[int, int]) -> Path:
+def quantize_for_timing(path: Path, channels: int, size: tuple[int, int]) -> Path:
     """The file with every weighted layer in 8 bits, calibrated with noise: only its time counts, not what it says."""
     from ..deployment.quantize import Group, Layers
 
-    noise = np.random.default_rng(0).standard_normal((4, 3, *size), dtype=np.float32)
+    noise = np.random.default_rng(0).standard_normal((4, channels, *size), dtype=np.float32)
     layers = Layers(path, path.parent, [Group(noise, np.zeros(4, dtype=np.int64))])
     return layers.write(layers.names, path.with_name("int8.onnx"))
 

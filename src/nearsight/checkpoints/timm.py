@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import timm
+from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from ..models import MODELS
@@ -44,6 +45,12 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], path: Path, *, fresh_head
     tensors = dict(tensors)
     if tensors.keys() - own.keys():  # a release under names that timm translates
         tensors = filtered_by_timm(model, tensors)
+    first = (getattr(model, "pretrained_cfg", None) or {}).get("first_conv")
+    for name in [f"{one}.weight" for one in ([first] if isinstance(first, str) else first or ())]:
+        if name in own and name in tensors and own[name].ndim == tensors[name].ndim == 4:
+            channels = own[name].shape[1]
+            if tensors[name].shape[1] == 3 != channels:  # images of one channel, or of more than three
+                tensors[name] = adapt_input_conv(channels, tensors[name])
     for name in [name for name in tensors if name.rpartition(".")[0] in heads]:
         if name in own and own[name].shape != tensors[name].shape:
             tensors[name] = own[name]

@@ -63,6 +63,7 @@ def train(
     lr: LearningRate = None,
     img_size: ImageSize = None,
     patch_size: Annotated[int | None, typer.Option(help="Stride of the model's embedding in pixels.")] = None,
+    channels: Annotated[int | None, typer.Option(help="1: grey images, in a classifier. Default: the data's.")] = None,
     weights: Annotated[
         str,
         typer.Option(

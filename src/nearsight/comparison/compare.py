@@ -24,6 +24,7 @@ from ..data import Split
 from ..runs.predictor import load_trained, pick_device
 from ..runs.run import Run, processor, refuse_inside, refuse_odd_name
 from ..tasks import get_task
+from ..tasks.build import channels_seen
 from ..timing import make_task, median_interval, parse_duration, take_turns, with_threads
 from ..training.estimate import TrialSteps
 from ..training.ladder import suitable_side
@@ -467,7 +468,7 @@ def measure_latency(
         for label, (model, size) in models.items():
             model = model.to(device).eval()
             for batch in (1, BATCH):
-                images = torch.randn(batch, 3, *size, device=device)
+                images = torch.randn(batch, channels_seen(model), *size, device=device)
                 tasks[label, batch] = make_task(partial(model, images), device)
         seconds = take_turns(tasks, (key for _ in rounds for key in tasks))
     return {

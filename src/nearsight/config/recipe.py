@@ -61,19 +61,19 @@ SidePair = Annotated[
     ),
 ]
 Mean = Annotated[
-    tuple[float, float, float],
+    tuple[float, ...],
     Strict(False),
     ensure(
-        lambda mean: all(0 <= one <= 1 for one in mean),
-        "give a number from 0 to 1 for red, green and blue, such as [0.485, 0.456, 0.406]",
+        lambda mean: mean and all(0 <= one <= 1 for one in mean),
+        "give a number from 0 to 1 for red, green and blue, or each channel, such as [0.485, 0.456, 0.406]",
     ),
 ]
 Std = Annotated[
-    tuple[float, float, float],
+    tuple[float, ...],
     Strict(False),
     ensure(
-        lambda std: all(0 < one <= 1 for one in std),
-        "give a number above 0 and at most 1 for red, green and blue, such as [0.229, 0.224, 0.225]",
+        lambda std: std and all(0 < one <= 1 for one in std),
+        "give a number above 0 and at most 1 for red, green and blue, or each channel, such as [0.229, 0.224, 0.225]",
     ),
 ]
 Texts = Annotated[tuple[str, ...], Strict(False)]
@@ -180,6 +180,7 @@ class ModelChoice(ConfigBase):
             number of classes gets a fresh head.
         img_size: Side of the images in pixels; None follows the data, or the weights where some are given.
         patch_size: Stride of the embedding in pixels; None follows the image size, or the weights.
+        channels: Of the images that a classifier sees: 1 makes photos grey; None takes 3, or those of the data.
         drop_path: Stochastic depth; None takes the model's.
         drop: Dropout in front of the head.
         localize: Local parts for the model with its weights: settings of `nearsight.localize`, by name.
@@ -199,6 +200,7 @@ class ModelChoice(ConfigBase):
     weights: Annotated[str | None, AfterValidator(lambda given: None if given == "none" else given)] = None
     img_size: int | None = Field(default=None, ge=16, le=2048)
     patch_size: int | None = Field(default=None, ge=1, le=64)
+    channels: int | None = Field(default=None, ge=1, le=64)
     drop_path: float | None = Field(default=None, ge=0, lt=1)
     drop: float = Field(default=0.0, ge=0, lt=1)
     localize: dict[str, Any] = Field(default_factory=dict)
@@ -242,8 +244,9 @@ class DataUse(ConfigBase):
             `pattern:REGEX` for what its parentheses find in an image's name; None where a table says it, or nothing.
         folds: Divide the training images into this many folds, of which one is the test split; None for no folds.
         fold: Which of the folds that is, from 1.
-        mean: Of red, green and blue on the scale 0 to 1, subtracted from every image; None takes the model's.
-        std: Of red, green and blue, by which images are divided then; None takes the model's.
+        mean: Of each channel on the scale 0 to 1, subtracted from every image; None takes the model's, or, for images
+            of other channels than red, green and blue, that of some training images.
+        std: Of each channel, by which images are divided then; None likewise.
         whole_up_to: Up to this side of the classifier's input, evaluation shows whole images and `augment.crop: auto`
             pads; above, it shows their middle, and training takes random parts.
         test: Look at the test images in the end; off while settings or models are still being chosen.

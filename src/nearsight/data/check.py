@@ -427,7 +427,8 @@ def size_sections(report: CheckReport) -> Iterator[Section]:
     if set(report.modes) - {"RGB"}:
         named = {mode: "16-bit grey" if mode.startswith("I;16") else MODES.get(mode, mode) for mode in report.modes}
         counted = ", ".join(f"{named[mode]} {count:,}" for mode, count in report.modes.items())
-        lines.append(f"modes: {counted}; all are read as RGB")
+        as_rgb = not any(mode.endswith(" channels") for mode in report.modes)
+        lines.append(f"modes: {counted}{'; all are read as RGB' * as_rgb}")
     if report.rotated:
         lines.append(f"turned upright by their EXIF data: {report.rotated:,}")
     if report.heights and report.widths and report.aspects:

@@ -33,8 +33,9 @@ Pairs = NDArray[np.int64]
 
 
 def make_thumbnail(image: Image.Image) -> Thumbnails:
-    """What is remembered of an image (mode RGB): `[16, 16, 3]`."""
-    small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=3.0)
+    """What is remembered of an image: `[16, 16, 3]`."""
+    plain = image if image.mode == "RGB" else image.convert("RGB")
+    small = plain.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=3.0)
     return np.asarray(small, dtype=np.uint8)
 
 

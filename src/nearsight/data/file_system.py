@@ -7,9 +7,10 @@ import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import IO, Any
 
-from .image import LARGEST_FILE, is_image_name, open_file, read_file
+from .image import LARGEST_FILE, is_array_name, is_image_name, open_file, read_file
 from .labels import natural_key, shorten
 from .samples import BadImage
 
@@ -71,10 +72,19 @@ class FileSystem(ABC):
         return [name for name in self.below(path) if is_image_name(name)]
 
     def walk_images(self, path: str = "") -> Iterator[str]:
-        """Paths of the images in a folder and the folders inside one by one, in no particular order."""
-        yield from (join(path, name) for name in self.files(path) if is_image_name(name))
+        """Paths of the images in a folder and the folders inside, in no particular order; of arrays if no others."""
+        images = self.walk(path)
+        first = next(images, None)
+        if first is None:
+            yield from filter(is_array_name, self.walk(path, all_files=True))
+        else:
+            yield from chain((first,), images)
+
+    def walk(self, path: str = "", all_files: bool = False) -> Iterator[str]:
+        """Paths of the images, or all files, in a folder and the folders inside one by one, in no particular order."""
+        yield from (join(path, name) for name in self.files(path) if all_files or is_image_name(name))
         for folder in self.folders(path):
-            yield from self.walk_images(join(path, folder))
+            yield from self.walk(join(path, folder), all_files)
 
     def find(self, name: str, path: str = "") -> str | None:
         """The path of a file or folder directly inside a folder, however its letters are written (JPEGImages)."""
@@ -130,8 +140,8 @@ class LocalFolder(FileSystem):
 
         return sorted(found, key=files_first)
 
-    def walk_images(self, path: str = "") -> Iterator[str]:
-        return walk(self.locate(path), f"{path}/" if path else "", set())
+    def walk(self, path: str = "", all_files: bool = False) -> Iterator[str]:
+        return walk(self.locate(path), f"{path}/" if path else "", set(), all_files)
 
     def locate(self, path: str) -> str:
         """Where a file lies; absolute paths are taken as they are."""
@@ -419,10 +429,11 @@ def find_images(given: Sequence[str]) -> list[str]:
     for path in given:
         if os.path.isdir(path):
             inside = sorted(walk(path, "", set()), key=natural_key)
+            inside = inside or sorted(filter(is_array_name, walk(path, "", set(), True)), key=natural_key)
             if not inside:
                 raise ValueError(f"The folder {path} has no images in it, at any depth.")
             found |= dict.fromkeys(os.path.join(path, name) for name in inside)
-        elif is_image_name(path):
+        elif is_image_name(path) or is_array_name(path):
             found[path] = None
         else:
             raise ValueError(f"{path} is no image by its name; give image files (.jpg, .png, ...) or folders.")

@@ -1,4 +1,4 @@
-"""From the bytes of any image file to upright pixels in red, green and blue."""
+"""From the bytes of any image file to upright pixels: red, green and blue, or the channels of an array."""
 
 import io
 import math
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from .bands import NUMPY, read_bands, to_array
 from .samples import BadImage, Names, Split
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF")
@@ -50,6 +51,11 @@ def is_image_name(name: str) -> bool:
         (True, False)
     """
     return os.path.splitext(name)[1].lower() in SUFFIXES
+
+
+def is_array_name(name: str) -> bool:
+    """Whether a file is an array by its name, which is an image where there are no others."""
+    return name.lower().endswith(".npy")
 
 
 def open_file(name: str, path: str | os.PathLike[str]) -> BinaryIO:
@@ -96,7 +102,7 @@ def read_file(name: str, path: str | os.PathLike[str], limit: int | None = LARGE
 
 
 def decode(name: str, source: bytes | str | os.PathLike[str], enough: int | None = None) -> Image.Image:
-    """An image, upright, in mode RGB.
+    """An image, upright, in mode RGB; of an .npy file with other channels than these a `BandImage`.
 
     Transparent pixels become white, 16-bit values are scaled to 8 bits, of an animation the first frame is taken.
 
@@ -118,6 +124,8 @@ def decode(name: str, source: bytes | str | os.PathLike[str], enough: int | None
     if not content:
         raise BadImage(name, "the file is empty")
     try:
+        if content.startswith(NUMPY):
+            return read_bands(content)
         with Image.open(io.BytesIO(content), formats=readable_formats()) as image:
             if enough is not None:
                 image.draft(image.mode, (enough, enough))
@@ -162,16 +170,20 @@ def turn_upright(image: Image.Image) -> Image.Image:
     return plain if transpose is None else plain.transpose(transpose)
 
 
-def show_middle(image: Image.Image, size: tuple[int, int], crop: float) -> NDArray[np.uint8]:
-    """The middle of an image in mode RGB, as a model is shown it.
+def show_middle(image: Image.Image, size: tuple[int, int], crop: float, channels: int = 3) -> NDArray[np.uint8]:
+    """The middle of an image, as a model is shown it.
 
     Args:
-        image: Of any size.
+        image: In mode RGB, or with the channels of the model; of any size.
         size: Height and width of what is shown.
         crop: Fraction of the image's shorter side that is shown; the rest is cut off all around.
+        channels: That the model sees; of red, green and blue one channel is made in grey.
 
     Returns:
-        Bytes `[3, H, W]`.
+        Bytes `[C, H, W]`.
+
+    Raises:
+        ValueError: The image has other channels.
 
     Example:
         >>> show_middle(Image.new("RGB", (100, 60)), (16, 24), crop=0.875).shape
@@ -183,7 +195,7 @@ def show_middle(image: Image.Image, size: tuple[int, int], crop: float) -> NDArr
     left, top = max(0.0, (image.width - scale * width) / 2), max(0.0, (image.height - scale * height) / 2)
     box = (left, top, min(left + scale * width, image.width), min(top + scale * height, image.height))
     resized = image.resize((width, height), Image.Resampling.BICUBIC, box=box)
-    return np.ascontiguousarray(np.asarray(resized).transpose(2, 0, 1))
+    return to_array(resized, channels)
 
 
 def enough_for(size: tuple[int, int], crop: float) -> int:

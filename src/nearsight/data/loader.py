@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..plots.overlays import IGNORE_INDEX
+from .bands import refuse_channels
 from .instances import Instances
 from .samples import BadImage, Split, available_cores, check_workers, read_sample, scramble
 from .transforms import Size
@@ -40,7 +41,7 @@ class Batch(NamedTuple):
     """Images of any task, and what is known of them.
 
     Attributes:
-        images: Bytes `[B, 3, H, W]`; smaller images are padded with zeros at the right and at the bottom.
+        images: Bytes `[B, C, H, W]`; smaller images are padded with zeros at the right and at the bottom.
         sizes: Height and width of each image without the padding `[B, 2]`.
         targets: What is to be learnt of each. Class numbers `[B]`; rows of labels `[B, C]`; or a list with tensors of
             objects, or with maps of classes `[H, W]`. For training, masks and maps are padded to the images, maps with
@@ -90,8 +91,12 @@ class EvalTransform(Protocol):
     def dense(self) -> bool:
         """Whether the model is one of dense prediction."""
 
+    @property
+    def channels(self) -> int:
+        """Channels of the images that the model sees."""
+
     def prepare(self, image: Image.Image, original: Size) -> Tensor:
-        """An image in mode RGB, perhaps decoded smaller than its original size, as bytes `[3, h, w]`."""
+        """An image, perhaps decoded smaller than its original size, as bytes `[C, h, w]`."""
 
     def enough(self) -> int | None:
         """Shorter side below which an image would lose detail."""
@@ -105,7 +110,7 @@ class TrainTransform(Protocol):
         """How the same images are shown in evaluation."""
 
     def view(self, image: Image.Image, annotation: Any, original: Size) -> tuple[Tensor, Any]:
-        """Bytes `[3, h, w]`, and what is to be learnt of them."""
+        """Bytes `[C, h, w]`, and what is to be learnt of them."""
 
     def enough(self) -> int:
         """Shorter side below which views would lose detail."""
@@ -126,7 +131,9 @@ class TrainImages(Dataset[Item]):
 
     def read(self, index: int) -> tuple[Image.Image, Any, Size]:
         """An image with its annotation and its size."""
-        return read_sample(self.split, index, self.augmentation.enough(), self.augmentation.preprocessing.dense)
+        shown = self.augmentation.preprocessing
+        sample = read_sample(self.split, index, self.augmentation.enough(), shown.dense)
+        return with_channels(self.split, index, sample, shown.channels)
 
     def __getitem__(self, draw: Draw) -> Item:
         bad: dict[str, str] = {}
@@ -179,9 +186,26 @@ class EvalImages(Dataset[Item | BadImage]):
         """An image with its annotation and its size."""
         enough, dense = self.preprocessing.enough(), self.preprocessing.dense
         if self.annotated:
-            return read_sample(self.split, index, enough, dense)
-        image = self.split.read(index, None if dense else enough)
-        return image, None, (image.height, image.width)
+            sample = read_sample(self.split, index, enough, dense)
+        else:
+            image = self.split.read(index, None if dense else enough)
+            sample = image, None, (image.height, image.width)
+        return with_channels(self.split, index, sample, self.preprocessing.channels)
+
+
+def with_channels(
+    split: Split, index: int, sample: tuple[Image.Image, Any, Size], channels: int
+) -> tuple[Image.Image, Any, Size]:
+    """What was read of an image, if a model of so many channels can be shown it.
+
+    Raises:
+        BadImage: It has others.
+    """
+    try:
+        refuse_channels(sample[0], channels)
+    except ValueError as error:
+        raise BadImage(split.name(index), str(error)) from None
+    return sample
 
 
 class Collate:
@@ -202,7 +226,7 @@ class Collate:
             bad |= item.bad
         sizes = torch.tensor([item.image.shape[1:] for item in good], dtype=torch.long).reshape(-1, 2)
         height, width = (-(-int(side) // self.divisor) * self.divisor for side in sizes.amax(dim=0)) if good else (0, 0)
-        images = torch.zeros(len(good), 3, height, width, dtype=torch.uint8)
+        images = torch.zeros(len(good), good[0].image.shape[0] if good else 3, height, width, dtype=torch.uint8)
         for number, item in enumerate(good):
             images[number, :, : item.image.shape[1], : item.image.shape[2]] = item.image
         return Batch(

@@ -37,9 +37,16 @@ OPTIONS = {  # what may follow the question mark, by kind
     "masks": ("background", "ignore"),
     "shapes": ("images", "size", "seed", "background"),
     "folder": (),
+    "arrays": ("alpha",),
 }
 TITLES = {"table": "tables", "hub": "data sets of the hub", "folder": "class folders", "shapes": "shapes"}
-TITLES |= {"coco": "COCO annotations", "voc": "VOC annotations", "yolo": "YOLO annotations", "masks": "masks"}
+TITLES |= {
+    "arrays": "arrays",
+    "coco": "COCO annotations",
+    "voc": "VOC annotations",
+    "yolo": "YOLO annotations",
+    "masks": "masks",
+}
 ON = {"on": True, "yes": True, "true": True, "1": True, "off": False, "no": False, "false": False, "0": False}
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 YEAR = re.compile(r"voc|20\d\d", re.IGNORECASE)  # folders of VOC's releases, such as VOC2012
@@ -398,7 +405,8 @@ def open_single(path: Path, options: Mapping[str, str], task: str | None) -> Dat
     if suffix == ".npz":
         from .sources.npz import open_npz
 
-        return open_npz(path)
+        refuse_unknown("arrays", options)
+        return open_npz(path, read_switch(options, "alpha") is not False)
     if suffix in (".csv", ".tsv", ".parquet"):
         from .sources.table import open_table
 

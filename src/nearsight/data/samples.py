@@ -102,7 +102,7 @@ class Split(ABC):
 
     @abstractmethod
     def read(self, index: int, enough: int | None = None) -> Image.Image:
-        """The image, upright, in mode RGB.
+        """The image, upright, in mode RGB; a `BandImage` where it has one channel or more than three.
 
         Args:
             index: Number of the image in this split.

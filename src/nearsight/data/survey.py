@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..console import tracked
+from .bands import BandImage, channels_of
 from .duplicates import SIDE, make_thumbnail
 from .image import ORIENTATION, TURNED, readable_formats
 from .samples import BadImage, Split, available_cores, check_workers
@@ -147,6 +148,8 @@ def look_at(split: Split, index: int) -> ImageFacts | str:
     except Exception as error:  # a check reports what would stop a training run, whatever it is
         return f"{type(error).__name__}: {error}"
     mode, size, rotated = read_header(content, image)
+    if isinstance(image, BandImage):
+        mode = f"{channels_of(image)} channels"
     extrema = image.getextrema()
     return ImageFacts(
         digest=hashlib.blake2b(content, digest_size=16).digest(),

@@ -19,6 +19,7 @@ from torchvision.transforms import ColorJitter, RandomResizedCrop
 from torchvision.transforms.v2 import functional as change
 
 from ..plots.overlays import IGNORE_INDEX
+from .bands import to_array
 from .image import enough_for, show_middle
 from .instances import Instances
 from .restore import Size, fit_sides, resize_image, restore_boxes, restore_masks
@@ -55,29 +56,34 @@ class Preprocessing:
     """
 
     size: tuple[int, int]
-    mean: tuple[float, float, float] = IMAGENET_DEFAULT_MEAN
-    std: tuple[float, float, float] = IMAGENET_DEFAULT_STD
+    mean: tuple[float, ...] = IMAGENET_DEFAULT_MEAN
+    std: tuple[float, ...] = IMAGENET_DEFAULT_STD
     crop: float = 1.0
 
     divisor: ClassVar[int] = 1
     dense: ClassVar[bool] = False
 
+    @property
+    def channels(self) -> int:
+        """Channels of the images that the model sees."""
+        return len(self.mean)
+
     def prepare(self, image: Image.Image, original: Size | None = None) -> Tensor:
-        """The middle of an image in mode RGB, as bytes `[3, H, W]`."""
-        return torch.from_numpy(show_middle(image, self.size, self.crop))
+        """The middle of an image in mode RGB or with the model's channels, as bytes `[C, H, W]`."""
+        return torch.from_numpy(show_middle(image, self.size, self.crop, self.channels))
 
     def enough(self) -> int:
         """Shorter side below which an image would lose detail."""
         return enough_for(self.size, self.crop)
 
     def resize(self, images: Tensor) -> Tensor:
-        """Images `[B, 3, H, W]` on the scale 0 to 1, in the size that the model wants."""
+        """Images `[B, C, H, W]` on the scale 0 to 1, in the size that the model wants."""
         if images.shape[-2:] == self.size:
             return images
         return F.interpolate(images, self.size, mode="bicubic", antialias=True).clamp(0, 1)
 
     def normalise(self, images: Tensor, sizes: Tensor | None = None) -> Tensor:
-        """Images `[B, 3, H, W]` on the scale 0 to 1, as the model wants them; they have no padding."""
+        """Images `[B, C, H, W]` on the scale 0 to 1, as the model wants them; they have no padding."""
         mean, std = (torch.tensor(x, device=images.device)[:, None, None] for x in (self.mean, self.std))
         return (images - mean) / std
 
@@ -95,6 +101,11 @@ class Augmentation:
     def __init__(self, settings: "Augment", preprocessing: Preprocessing):
         self.settings = settings
         self.preprocessing = preprocessing
+        if preprocessing.channels not in (1, 3) and (settings.rand_augment or settings.color_jitter):
+            raise ValueError(
+                f"augment.rand_augment and augment.color_jitter change red, green and blue, and these images have "
+                f"{preprocessing.channels} channels; set them to null and 0."
+            )
         self.policy = make_policy(settings.rand_augment, preprocessing) if settings.rand_augment else None
         strength = settings.color_jitter
         self.jitter = ColorJitter(strength, strength, strength) if strength else None
@@ -104,7 +115,7 @@ class Augmentation:
         return self(image), annotation
 
     def __call__(self, image: Image.Image) -> Tensor:
-        """An image in mode RGB to bytes `[3, H, W]`."""
+        """An image in mode RGB or with the model's channels to bytes `[C, H, W]`."""
         settings = self.settings
         image = self.cut(image)
         if drawn(settings.flip):
@@ -115,7 +126,7 @@ class Augmentation:
             image = self.policy(image)
         elif self.jitter is not None:
             image = self.jitter(image)
-        pixels = to_tensor(image)
+        pixels = to_tensor(image, self.preprocessing.channels)
         return self.erase(pixels) if drawn(settings.erase) else pixels
 
     def cut(self, image: Image.Image) -> Image.Image:
@@ -146,7 +157,7 @@ class Augmentation:
                 top, left = random.randint(0, height - rows), random.randint(0, width - columns)
                 shown = (self.preprocessing.mean, self.preprocessing.std)
                 mean, std = (np.array(x, dtype=np.float32)[:, None, None] for x in shown)
-                noise = np.random.standard_normal((3, rows, columns)).astype(np.float32) * std + mean
+                noise = np.random.standard_normal((len(mean), rows, columns)).astype(np.float32) * std + mean
                 filled = (noise.clip(0, 1) * 255).astype(np.uint8)
                 pixels[:, top : top + rows, left : left + columns] = torch.from_numpy(filled)
                 break
@@ -162,9 +173,9 @@ def drawn(probability: float) -> bool:
     return probability > 0 and (probability >= 1 or random.random() < probability)
 
 
-def to_tensor(image: Image.Image) -> Tensor:
-    """An image in mode RGB as bytes `[3, H, W]`."""
-    return torch.from_numpy(np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1)))
+def to_tensor(image: Image.Image, channels: int = 3) -> Tensor:
+    """An image as bytes `[C, H, W]` of so many channels: those that it has, or grey ones of red, green and blue."""
+    return torch.from_numpy(to_array(image, channels))
 
 
 def fit(image: Image.Image, width: int, height: int) -> Image.Image:
@@ -172,11 +183,16 @@ def fit(image: Image.Image, width: int, height: int) -> Image.Image:
     return image if image.size == (width, height) else ImageOps.fit(image, (width, height), RESAMPLE)
 
 
+def in_colour(mean: Sequence[float]) -> Sequence[float]:
+    """A mean of each channel as one of red, green and blue, in which views are made."""
+    return mean if len(mean) == 3 else [sum(mean) / len(mean)] * 3
+
+
 def make_policy(text: str, preprocessing: Preprocessing) -> Callable[[Image.Image], Image.Image]:
     """timm's RandAugment for its text."""
     settings: dict[str, Any] = {
         "translate_const": int(min(preprocessing.size) * 0.45),
-        "img_mean": tuple(min(255, round(255 * mean)) for mean in preprocessing.mean),
+        "img_mean": tuple(min(255, round(255 * mean)) for mean in in_colour(preprocessing.mean)),
         "interpolation": RESAMPLE,
     }
     if text.startswith(("rand", "augmix")) and "mmax" not in text:
@@ -209,11 +225,12 @@ class DensePreprocessing:
     min_size: int
     max_size: int | None = None
     stretch: bool = False
-    mean: tuple[float, float, float] = IMAGENET_DEFAULT_MEAN
-    std: tuple[float, float, float] = IMAGENET_DEFAULT_STD
+    mean: tuple[float, ...] = IMAGENET_DEFAULT_MEAN
+    std: tuple[float, ...] = IMAGENET_DEFAULT_STD
     divisor: int = 32
 
     dense: ClassVar[bool] = True
+    channels: ClassVar[int] = 3
 
     @property
     def most(self) -> int:

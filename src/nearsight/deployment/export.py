@@ -17,8 +17,19 @@ from torch import nn
 from ..arguments import checked
 from ..console import first_line
 from ..interval import Interval
-from ..runs.bundle import ABOUT, FILES, VERIFIED, Bundle, describe, refuse_target, write_json, writing_bundle
-from ..runs.predictor import Predictor, load_module
+from ..runs.bundle import (
+    ABOUT,
+    FILES,
+    VERIFIED,
+    Bundle,
+    colour,
+    describe,
+    is_bundle,
+    refuse_target,
+    write_json,
+    writing_bundle,
+)
+from ..runs.predictor import Predictor, load
 from ..runs.run import processor
 from ..runs.runtime import need, open_runner
 from ..tasks import get_task
@@ -64,14 +75,14 @@ def open_exportable(source: str | os.PathLike[str], size: tuple[int, int] | None
 
 @torch.inference_mode()
 def refuse_others(opened: Predictor) -> None:
-    """Refuse a model that does not take RGB images of its size, or does not say what it finds in them."""
-    height, width = opened.preprocessing.size
+    """Refuse a model that does not take images of its size and channels, or does not say what it finds in them."""
+    (height, width), channels = opened.preprocessing.size, opened.preprocessing.channels
     try:
-        logits = opened.model(torch.zeros(1, 3, height, width))
+        logits = opened.model(torch.zeros(1, channels, height, width))
     except Exception as error:  # timm's models fail in many ways on sizes that they were not made for
         raise ValueError(
-            f"{opened.name} does not take RGB images of {height}×{width} pixels ({first_line(error)}); give another "
-            "--size."
+            f"{opened.name} does not take {colour(channels)} images of {height}×{width} pixels ({first_line(error)}); "
+            "give another --size."
         ) from None
     if hasattr(opened.model, "export_outputs"):
         return
@@ -177,7 +188,12 @@ def export(
         raise ValueError(f"--runtime and --download are for the format web, not for {format}; leave them out.")
     found_runtime = find_runtime(runtime, download) if format == "web" else None
     kind = "onnx" if format == "web" else format
-    predictor = open_exportable(source, size)
+    predictor = open_exportable(source, size, tta)
+    if format == "web" and predictor.preprocessing.channels != 3:
+        raise ValueError(
+            f"{predictor.name} sees {colour(predictor.preprocessing.channels)} images, and browsers show red, green "
+            "and blue; leave --format web out."
+        )
     folder = Path(out) if out is not None else default_folder(predictor, "fastest" if fastest else format, int8)
     refuse_target(folder, force)
     calibration = find_calibration(predictor, images)
@@ -239,7 +255,7 @@ def to_bundle(predictor: Predictor, kind: str, axes: Axes, precision: str) -> Bu
     """The description of what is exported."""
     shown, model = predictor.preprocessing, predictor.model
     with torch.no_grad():
-        outputs = Exportable(model).outputs(torch.zeros(1, 3, *shown.size))
+        outputs = Exportable(model).outputs(torch.zeros(1, shown.channels, *shown.size))
     known = getattr(model, "postprocessing", None)
     fit = None
     if shown.dense:
@@ -309,7 +325,8 @@ def race(
     made: dict[tuple[str, str], Exported] = {}
     reasons: dict[tuple[str, str], str] = {}
     tasks: dict[tuple[str, str], TimedCall] = {}
-    image = np.random.default_rng(0).standard_normal((1, 3, *predictor.preprocessing.size), dtype=np.float32)
+    shape = (1, predictor.preprocessing.channels, *predictor.preprocessing.size)
+    image = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
     for kind, precision in progress(RACED, "Trying formats and precisions", len(RACED)):
         part = folder / f"{kind}-{precision}"
         part.mkdir()

@@ -18,6 +18,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..atomic import claimed_part
 from ..console import first_line
+from ..tasks.build import channels_seen
 
 INPUT = "images"
 EXAMPLE_BATCH = 2  # one image would be taken for "always one"
@@ -122,16 +123,16 @@ def capture(model: Exportable, size: tuple[int, int], axes: Axes) -> ExportedPro
     """The graph of a model with these sides open; raises where the graph would hold for some of these sizes only."""
     height, width = EXAMPLE_SIZE if axes.size else size
     device = next(model.parameters()).device
-    images = torch.empty(EXAMPLE_BATCH if axes.batch else 1, channels(model.model), height, width, device=device)
+    images = torch.empty(EXAMPLE_BATCH if axes.batch else 1, channels_seen(model.model), height, width, device=device)
     open_sides = {axis: Dim.DYNAMIC for axis in axes.names()}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(model, (images,), dynamic_shapes=(open_sides,), strict=False)
-    loosen(program)
+    loosen(program, images.shape[1])
     return program
 
 
-def loosen(program: ExportedProgram) -> None:
+def loosen(program: ExportedProgram, channels: int) -> None:
     """Take out the conditions on sizes that stem from the layout in memory that the example happened to have.
 
     PyTorch notes for each recorded view, and for the result of each convolution, how its strides compare; the program
@@ -143,7 +144,7 @@ def loosen(program: ExportedProgram) -> None:
         ValueError: There is an equation that does not hold for all sizes.
     """
     for fact in program._guards_code:
-        if "==" in fact and not is_law(fact):
+        if "==" in fact and not is_law(fact, channels):
             raise ValueError(f"the graph would hold only where {fact}")
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is torch.ops.aten.view.default:
@@ -155,22 +156,15 @@ def loosen(program: ExportedProgram) -> None:
         program.range_constraints[symbol] = ValueRanges(1, values.upper)
 
 
-def is_law(fact: str) -> bool:
+def is_law(fact: str, channels: int) -> bool:
     """Whether a condition on the size of the images, as PyTorch writes it, holds for all that are tried."""
     code = compile(fact, "guard", "eval")
-    shapes = [(batch, 3, height, width) for batch in (1, 5) for height in range(32, 160, 3) for width in (47, 64, 150)]
-    for shape in shapes:
-        images = torch.empty(shape, device="meta")
+    shapes = [(batch, height, width) for batch in (1, 5) for height in range(32, 160, 3) for width in (47, 64, 150)]
+    for batch, height, width in shapes:
+        images = torch.empty(batch, channels, height, width, device="meta")
         if not eval(code, {"L": defaultdict(lambda: images), "torch": torch}):  # noqa: B023 (used at once)
             return False
     return True
-
-
-def channels(model: nn.Module) -> int:
-    """Channels of the images that a model takes."""
-    described = getattr(model, "pretrained_cfg", None) or {}
-    size = described.get("input_size", (3,))
-    return int(getattr(model, "in_chans", size[0]))
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from torch.fx import Graph, Node
 from ..console import first_line
 from ..heads import graph
 from ..runs.runtime import need
-from .graph import INPUT, Axes, Exportable, channels, record, written_whole
+from ..tasks.build import channels_seen
+from .graph import INPUT, Axes, Exportable, record, written_whole
 
 MOST = 2**62  # boxes that are left at most
 OPSET = 20  # the first with GELU as one operator
@@ -55,7 +56,7 @@ def write_onnx(model: nn.Module, path: Path, size: tuple[int, int]) -> Axes:
         exportable = Exportable(model)
         program, axes = record(exportable, size)
         with torch.no_grad():
-            names = tuple(exportable.outputs(torch.zeros(1, channels(model), *size)))
+            names = tuple(exportable.outputs(torch.zeros(1, channels_seen(model), *size)))
         translated = translate(program, names)
         tidy(translated)
         name_axes(translated.model, axes)

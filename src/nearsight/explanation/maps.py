@@ -109,7 +109,7 @@ class ImageView:
         return (x - left) / (right - left) * width, (y - top) / (bottom - top) * height
 
     def normalised(self, input: "Preprocessing | DensePreprocessing") -> Tensor:
-        """As the model wants it: `[1, 3, H, W]`."""
+        """As the model wants it: `[1, C, H, W]`."""
         shown = self.pixels[None].float() / 255
         if isinstance(input, Preprocessing):
             return input.normalise(shown)
@@ -135,7 +135,7 @@ def view_of(image: Image.Image, input: "Preprocessing | DensePreprocessing", sid
         height, width = max(1, round(image.height * scale)), max(1, round(image.width * scale))
         if max(height, width) > LARGEST:
             raise ValueError(f"--size {side} makes this image {width} x {height} pixels; give at most {LARGEST}.")
-        pixels = to_tensor(image.resize((width, height), Image.Resampling.BICUBIC))
+        pixels = to_tensor(image.resize((width, height), Image.Resampling.BICUBIC), input.channels)
         return ImageView(pixels, for_people(image, whole, (height, width)), whole)
     if isinstance(input, Preprocessing):
         height, width = input.size
@@ -152,4 +152,5 @@ def for_people(image: Image.Image, box: tuple[float, float, float, float], shown
     height, width = shown
     detail = min(FINE, max(box[2] - box[0], box[3] - box[1]))
     scale = max(1.0, detail / max(shown))
-    return image.resize((round(width * scale), round(height * scale)), Image.Resampling.BICUBIC, box=box)
+    plain = image if image.mode == "RGB" else image.convert("RGB")
+    return plain.resize((round(width * scale), round(height * scale)), Image.Resampling.BICUBIC, box=box)

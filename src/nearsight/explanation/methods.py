@@ -255,7 +255,7 @@ def each_explanation(
     if OVER_MANY in methods and len(pixels) > 1:
         raise ValueError(f"{OVER_MANY} shows the attention of one position; give --at once.")
     gathered = gather(images)
-    given = gathered if isinstance(gathered, Split) else GivenImages(list(gathered))
+    given = gathered if isinstance(gathered, Split) else GivenImages(list(gathered), predictor.preprocessing.channels)
     read = 0
     single = [name for name in methods if name != OVER_MANY]
     chosen_for_it = not methods

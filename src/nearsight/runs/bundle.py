@@ -43,7 +43,7 @@ class Bundle:
         labels: Names of the classes, by number.
         size: Height and width in pixels that images are shown in.
         crop: Fraction of the image's shorter side that is shown.
-        mean: Of each channel (red, green, blue), on the scale 0 to 1.
+        mean: Of each channel (red, green, blue, or those that the model sees), on the scale 0 to 1.
         std: Of each channel, on the scale 0 to 1.
         any_batch: Whether the model takes any number of images at once; else one.
         any_size: Whether it takes images of other heights and widths.
@@ -63,8 +63,8 @@ class Bundle:
     labels: tuple[str, ...]
     size: tuple[int, int]
     crop: float
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     any_batch: bool
     any_size: bool
     int8: bool = False
@@ -75,25 +75,30 @@ class Bundle:
     fit: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def channels(self) -> int:
+        """Channels of the images that the model sees."""
+        return len(self.mean)
+
     def enough(self) -> int:
         """Shorter side below which an image would lose detail."""
         return enough_for(self.size, self.crop) if self.fit is None else int(self.fit["min_size"])
 
     def show(self, image: Image.Image, original: tuple[int, int]) -> NDArray[np.uint8]:
-        """An image in mode RGB as the model is shown it, in bytes `[3, H, W]`.
+        """An image in mode RGB, or with the model's channels, as the model is shown it, in bytes `[C, H, W]`.
 
         Args:
             image: Perhaps decoded smaller than its original.
             original: Height and width of the original.
         """
         if self.fit is None:
-            return show_middle(image, self.size, self.crop)
+            return show_middle(image, self.size, self.crop, self.channels)
         stretch, shorter, longest = (self.fit[key] for key in ("stretch", "min_size", "max_size"))
         size = self.size if stretch else fit_sides(original, shorter, longest)
         return np.asarray(resize_image(image, size)).transpose(2, 0, 1)
 
     def normalise(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Bytes `[B, 3, H, W]` as the model wants them; the same numbers as in PyTorch, bit by bit."""
+        """Bytes `[B, C, H, W]` as the model wants them; the same numbers as in PyTorch, bit by bit."""
         mean, std = (np.array(x, dtype=np.float32)[:, None, None] for x in (self.mean, self.std))
         return (images.astype(np.float32) / np.float32(255) - mean) / std
 
@@ -124,7 +129,7 @@ def describe(bundle: Bundle, folder: Path) -> dict[str, Any]:
         "int8": bundle.int8,
         **({"bfloat16": True} if bundle.bfloat16 else {}),
         "files": {name: checksum(folder / name) for name in FILES[bundle.kind]},
-        "input": {"layout": "NCHW", "type": "float32", "colour": "RGB", "size": list(bundle.size)},
+        "input": {"layout": "NCHW", "type": "float32", "colour": colour(bundle.channels), "size": list(bundle.size)},
         "task": bundle.task,
         "resize": {"rule": RESIZE, "crop": bundle.crop, "filter": "bicubic"}
         if bundle.fit is None
@@ -188,8 +193,8 @@ def parse(about: Mapping[str, Any]) -> Bundle:
         labels=tuple(map(str, about["labels"])),
         size=(height, width),
         crop=float(resize["crop"]) if fit is None else 1.0,
-        mean=triple(about["mean"]),
-        std=triple(about["std"]),
+        mean=numbers(about["mean"]),
+        std=numbers(about["std"]),
         any_batch=bool(dynamic["batch"]),
         any_size=bool(dynamic["height"] and dynamic["width"]),
         int8=bool(about["int8"]),
@@ -202,15 +207,21 @@ def parse(about: Mapping[str, Any]) -> Bundle:
     )
     if bundle.kind not in FILES:
         raise ValueError(f"kind is {bundle.kind}")
+    if not len(bundle.mean) == len(bundle.std) > 0 or (fit is not None and bundle.channels != 3):
+        raise ValueError("mean and std are not of the same channels")
     if not (min(bundle.size) > 0 and 0 < bundle.crop <= 1 and min(bundle.std) > 0 and bundle.labels):
         raise ValueError("size, crop, std or labels make no sense")
     return bundle
 
 
-def triple(values: Sequence[Any]) -> tuple[float, float, float]:
-    """A number for each of red, green and blue."""
-    red, green, blue = (float(value) for value in values)
-    return red, green, blue
+def numbers(values: Sequence[Any]) -> tuple[float, ...]:
+    """A number for each channel."""
+    return tuple(float(value) for value in values)
+
+
+def colour(channels: int) -> str:
+    """What the channels of the input are, in words."""
+    return {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
 
 
 def read_json(file: Path) -> dict[str, Any]:

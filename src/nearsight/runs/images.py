@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..data.bands import BandImage
 from ..data.file_system import find_images
 from ..data.image import Files, decode, turn_upright
 from ..data.samples import BadImage, Split
@@ -62,10 +63,11 @@ class GivenImages(Split):
 
     Args:
         images: What to call each, and the image.
+        channels: That the model sees.
     """
 
-    def __init__(self, images: Sequence[Named]):
-        self.images = images
+    def __init__(self, images: Sequence[Named], channels: int = 3):
+        self.images, self.channels = images, channels
         self.labels = np.zeros(len(images), dtype=np.int64)
 
     def name(self, index: int) -> str:
@@ -73,14 +75,16 @@ class GivenImages(Split):
 
     def read(self, index: int, enough: int | None = None) -> Image.Image:
         name, image = self.images[index]
-        return decode(name, image, enough) if isinstance(image, (str, bytes)) else to_image(name, image)
+        return decode(name, image, enough) if isinstance(image, (str, bytes)) else to_image(name, image, self.channels)
 
     def content(self, index: int) -> bytes:
         return self.read(index).tobytes()
 
 
-def to_image(name: str, image: Any) -> Image.Image:
-    """A Pillow image, an array `[H, W]` or `[H, W, 3]`, or a tensor `[3, H, W]`, upright and in mode RGB.
+def to_image(name: str, image: Any, channels: int = 3) -> Image.Image:
+    """A Pillow image, an array `[H, W]` or `[H, W, C]`, or a tensor `[C, H, W]`, upright and in mode RGB.
+
+    Channels that a model sees beside red, green and blue, or instead of them, stay as they are.
 
     Raises:
         BadImage: It has other axes, or numbers that are neither bytes nor fractions from 0 to 1.
@@ -90,20 +94,23 @@ def to_image(name: str, image: Any) -> Image.Image:
         (255, 255, 255)
     """
     if isinstance(image, Image.Image):
-        return turn_upright(image)
+        return image if isinstance(image, BandImage) else turn_upright(image)
     if hasattr(image, "detach"):  # a tensor, whose channels come first
         image = image.detach().cpu().numpy()
         image = np.moveaxis(image, 0, -1) if image.ndim == 3 else image
     pixels = np.asarray(image)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
-    if not pixels.size or (pixels.ndim == 3 and pixels.shape[2] not in (3, 4)):
+    bands = pixels.ndim == 3 and channels not in (1, 3) and pixels.shape[2] == channels
+    if not pixels.size or (pixels.ndim == 3 and pixels.shape[2] not in (3, 4) and not bands):
         shape = " x ".join(map(str, pixels.shape))
-        raise BadImage(name, f"an array of {shape} has no 1, 3 or 4 channels where they are looked for")
+        known = "1, 3 or 4" if channels in (1, 3, 4) else str(channels)
+        raise BadImage(name, f"an array of {shape} has no {known} channels where they are looked for")
     if pixels.dtype == bool:
         pixels = pixels.astype(np.uint8) * np.uint8(255)
     elif pixels.dtype != np.uint8:
         if not np.issubdtype(pixels.dtype, np.floating) or not (pixels.min() >= 0 and pixels.max() <= 1):
             raise BadImage(name, f"its numbers ({pixels.dtype}) are neither bytes nor fractions from 0 to 1")
         pixels = np.rint(pixels * 255).astype(np.uint8)
-    return turn_upright(Image.fromarray(np.ascontiguousarray(pixels)))
+    pixels = np.ascontiguousarray(pixels)
+    return BandImage(pixels) if bands else turn_upright(Image.fromarray(pixels))

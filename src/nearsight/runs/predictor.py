@@ -136,7 +136,8 @@ class Predictor:
         Args:
             images: An image or any number of them, also as a stream: paths of files, of folders whose images at any
                 depth are meant, bytes of a file, Pillow images, arrays `[H, W]`, `[H, W, 3]` or `[B, H, W, 3]`, tensors
-                `[3, H, W]` or `[B, 3, H, W]`; numbers are bytes, or fractions from 0 to 1.
+                `[3, H, W]` or `[B, 3, H, W]`; numbers are bytes, or fractions from 0 to 1. For a model of other
+                channels than red, green and blue, arrays, tensors and .npy files have these.
             top: Of a classifier: how many classes text and tables name.
             min_score: Of a detector: score that an object needs; None takes what was best in the training.
             batch: Images at a time; None takes 64, of a detector or segmenter 8.
@@ -247,9 +248,10 @@ class Predictor:
                 model, given, batch, progress(task.image_loader(given, self.preprocessing, batch, workers)), where
             )
         chunks = iter(lambda: list(islice(given, batch)), [])
+        channels = self.preprocessing.channels
         return (
             prediction
-            for chunk in progress(map(GivenImages, chunks))
+            for chunk in progress(GivenImages(chunk, channels) for chunk in chunks)
             for prediction in self._predict_split(
                 model, chunk, batch, task.image_loader(chunk, self.preprocessing, batch, 0), where
             )
@@ -508,7 +510,7 @@ def numbered(count: int) -> tuple[str, ...]:
 def load_weights(file: Path, img_size: int | None = None) -> Predictor:
     """The model of a weight file, with its classes where it was trained by Nearsight."""
     from ..checkpoints.format import load_model, name_in, read_description
-    from ..tasks.build import preprocessing_of
+    from ..tasks.build import channels_seen, preprocessing_of
 
     description = read_description(file)
     model = load_model(file, description, img_size=img_size)
@@ -519,6 +521,12 @@ def load_weights(file: Path, img_size: int | None = None) -> Predictor:
         numbers = numbered(description["num_classes"])
         return Predictor(model, name, "classify", numbers, preprocessing_of(model, img_size), file, "converted")
     preprocessing = read_preprocessing(file, about)
+    seen = channels_seen(model)
+    if not len(preprocessing.mean) == len(preprocessing.std) == seen:
+        raise ValueError(
+            f"{file.with_suffix('.json')} does not say how images are shown to the model (mean or std are not of "
+            f"{seen} channels); take the file that was written with the weights."
+        )
     if img_size is not None and not preprocessing.dense:
         preprocessing = replace(preprocessing, size=(img_size, img_size))
     settings = {key: value for key, value in about.items() if key not in ("task", "classes", "input")}
@@ -534,8 +542,9 @@ def refuse_damaged(file: Path, model: "nn.Module") -> None:
             )
 
 
-# How many numbers the settings of the preprocessing have; `max_size` may have none, `stretch` is true or false.
-SHAPES = {"mean": 3, "std": 3, "size": 2, "crop": 1, "min_size": 1, "shorter": 1, "divisor": 1}
+# How many numbers the settings of the preprocessing have; `max_size` may have none, `stretch` is true or false, mean
+# and std have one for each channel that the model sees.
+SHAPES = {"size": 2, "crop": 1, "min_size": 1, "shorter": 1, "divisor": 1}
 
 
 def read_preprocessing(file: Path, about: dict[str, Any]) -> Any:

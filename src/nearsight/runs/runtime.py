@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..console import first_line
+from ..data.bands import refuse_channels
 from ..data.instances import Instances
 from ..data.samples import BadImage, Split, check_workers, read_sample
 from ..tasks.predictions import Prediction
@@ -25,7 +26,7 @@ from .postprocess import postprocess, to_prediction
 
 Images = NDArray[np.float32]
 Outputs = dict[str, NDArray[Any]]
-Runner = Callable[[Images], Outputs]  # normalised images [B, 3, H, W] to the outputs of the graph, by name
+Runner = Callable[[Images], Outputs]  # normalised images [B, C, H, W] to the outputs of the graph, by name
 
 EXTRAS = {"onnx": "deploy", "onnxruntime": "deploy", "onnxscript": "deploy", "openvino": "openvino"}
 QUIET = ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED")  # onnxruntime 1.29 and later, under both of its names
@@ -146,7 +147,7 @@ class PreparedImages:
 
     Attributes:
         names: What the images are called, also unreadable ones.
-        pixels: Bytes `[3, H, W]` of each readable one.
+        pixels: Bytes `[C, H, W]` of each readable one.
         sizes: Height and width of the readable ones as they were read.
         bad: Names of the unreadable ones, and why they are.
         indices: Numbers of the readable ones in their split `[B]`.
@@ -167,7 +168,7 @@ class PreparedImages:
 
 
 class Shown(NamedTuple):
-    """One image as a model is shown it: bytes `[3, H, W]`, its size as it was read, and its ground truth."""
+    """One image as a model is shown it: bytes `[C, H, W]`, its size as it was read, and its ground truth."""
 
     pixels: NDArray[np.uint8]
     size: Shape
@@ -220,6 +221,10 @@ class ImageBatches:
                 size = image.height, image.width
         except BadImage as error:
             return error
+        try:
+            refuse_channels(image, self.bundle.channels)
+        except ValueError as error:
+            return BadImage(self.images.name(index), str(error))
         target = target.ground_truth() if isinstance(target, Instances) else target
         return Shown(self.bundle.show(image, size), size, target)
 
@@ -266,7 +271,7 @@ def predict_with_bundle(
         size = batch if bundle.any_batch else 1
         return predict_batches(runner, bundle, progress(ImageBatches(images, bundle, size, workers)))
     chunks = iter(lambda: list(islice(images, batch)), [])
-    shown = (shown for chunk in chunks for shown in ImageBatches(GivenImages(chunk), bundle, batch, 0))
+    shown = (shown for chunk in chunks for shown in ImageBatches(GivenImages(chunk, bundle.channels), bundle, batch, 0))
     return predict_batches(runner, bundle, progress(shown))
 
 

@@ -259,6 +259,11 @@ class Searcher:
         task = get_task(self.prepared.recipe.task)
         if not task.is_linear:
             raise ValueError(f"{plan.data} is there to {task.name}; a search is for data that tell classes of images.")
+        if self.prepared.recipe.model.channels not in (None, 3):
+            raise ValueError(
+                f"The images of {plan.data} have {self.prepared.recipe.model.channels} channels; a search is for red, "
+                "green and blue. Train a model that `nearsight models` names on them."
+            )
         self.img_size: int = self.prepared.recipe.model.img_size or 32
         self.lr = self.prepared.recipe.optimizer.lr
         self.limit = self.make_limit()

@@ -1,6 +1,7 @@
 """The model of a run: ours or timm's, new or from weights, with a head for the classes at hand."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,8 @@ def build(choice: ModelChoice, classes: int, data: DataUse | None = None) -> Bui
     """
     if choice.options.get("in_chans", 3) != 3:
         raise ValueError(
-            f"in_chans is {choice.options['in_chans']}, but images are read as red, green and blue, grey ones too; "
-            "leave it out, or train a model of create_model(in_chans=...) in a loop of your own."
+            f"in_chans is {choice.options['in_chans']}, but it follows from the channels of the images; leave it out, "
+            f"or set model.channels."
         )
     built = build_plain(choice, classes)
     if data is not None:
@@ -126,6 +127,7 @@ def build_own(choice: ModelChoice, classes: int, weights: Path | None) -> Built:
         patch_size=choice.patch_size if weights is None else None,
         num_classes=classes,
         weights=weights,
+        in_chans=choice.channels,
         drop_rate=choice.drop,
         drop_path_rate=choice.drop_path,
         **choice.options,
@@ -165,7 +167,8 @@ def build_foreign(choice: ModelChoice, classes: int, weights: Path, description:
 def timm_options(choice: ModelChoice) -> dict[str, Any]:
     """What timm's `create_model` is told beside the image size."""
     path = {} if choice.drop_path is None else {"drop_path_rate": choice.drop_path}
-    return {"drop_rate": choice.drop, **path, **choice.options}
+    channels = {} if choice.channels in (None, 3) else {"in_chans": choice.channels}
+    return {"drop_rate": choice.drop, **path, **channels, **choice.options}
 
 
 def build_timm(choice: ModelChoice, classes: int, weights: Path | None) -> Built:
@@ -232,11 +235,39 @@ def preprocessing_of(
     data = data or DataUse()
     about: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
     size = pair(img_size or getattr(model, "img_size", None) or about.get("input_size", (3, 224, 224))[1:])
+    channels = channels_seen(model)
+    mean = data.mean or spread(about.get("mean", IMAGENET_DEFAULT_MEAN), channels)
+    std = data.std or spread(about.get("std", IMAGENET_DEFAULT_STD), channels)
+    for key, given in (("mean", mean), ("std", std)):
+        if len(given) != channels:
+            raise ValueError(
+                f"data.{key} has {len(given)} numbers, but the model sees {channels} channels; give one for each."
+            )
     # Up to the usual side our models ask for whole images; who sets another wants the middle that larger ones show.
     crop = 0.875 if max(size) <= DataUse().whole_up_to else about.get("crop_pct", 0.875)
     return Preprocessing(
         size,
-        mean=data.mean or tuple(about.get("mean", IMAGENET_DEFAULT_MEAN)),
-        std=data.std or tuple(about.get("std", IMAGENET_DEFAULT_STD)),
+        mean=tuple(mean),
+        std=tuple(std),
         crop=1.0 if max(size) <= data.whole_up_to else crop,
     )
+
+
+def channels_seen(model: nn.Module) -> int:
+    """Channels of the images that a model takes, by its first layer."""
+    if members := getattr(model, "members", None):  # several as one
+        return channels_seen(members[0])
+    known = getattr(model, "in_chans", None)
+    if known is not None:
+        return int(known)
+    first = (getattr(model, "pretrained_cfg", None) or {}).get("first_conv")
+    for name in [first] if isinstance(first, str) else list(first or ()):
+        with suppress(AttributeError):
+            layer: Any = model.get_submodule(name)
+            return int(layer.weight.shape[1]) * int(getattr(layer, "groups", 1))
+    return 3
+
+
+def spread(values: Sequence[float], channels: int) -> tuple[float, ...]:
+    """Numbers of red, green and blue for another number of channels: their mean for each."""
+    return tuple(values) if len(values) == channels else (sum(values) / len(values),) * channels

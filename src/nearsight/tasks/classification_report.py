@@ -179,7 +179,7 @@ def draw_mistakes(mistakes: Sequence[Mistake], images: int, wrong: int) -> "Figu
 
 def draw_mistake(axes: "Axes", mistake: Mistake) -> None:
     """One image, with the true class and the prediction below it."""
-    pixels = mistake.image.copy()
+    pixels = mistake.image.convert("RGB")
     pixels.thumbnail((320, 320), Image.Resampling.LANCZOS)
     # Few pixels are shown as they are: smoothing would invent what the model did not see.
     axes.imshow(np.asarray(pixels), interpolation="nearest" if max(pixels.size) < 64 else "antialiased")

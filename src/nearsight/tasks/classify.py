@@ -4,17 +4,20 @@ Every decision about what a recipe leaves open is a small table or rule with its
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from timm.data import Mixup
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config.files import parse
 from ..config.recipe import Recipe
+from ..data.bands import channels_of, to_array
 from ..data.loader import Batch, seed_draws
 from ..data.samples import BadImage, Data, Split
 from ..data.sizes import LARGEST_BY_ITSELF, choose_size
@@ -224,6 +227,7 @@ class Classify(ClassificationEvaluator, LabelTask):
 
     def complete(self, recipe: Recipe, data: Data) -> Recipe:
         assert data.train is not None
+        recipe = choose_channels(recipe, data.train)
         return fill_in(recipe, len(data.train), len(data.classes), typical_side(data.train))
 
     def objective(
@@ -239,15 +243,57 @@ TASK = Classify()
 
 def typical_side(split: Split) -> int:
     """Median of the shorter sides of some images, in pixels."""
-    sides = []
+    return int(np.median([min(image.size) for image in typical_images(split)]))
+
+
+def typical_images(split: Split) -> list[Image.Image]:
+    """Some images of a split that can be read."""
+    images = []
     for index in np.linspace(0, len(split) - 1, min(LOOKED_AT, len(split))).astype(int):
-        try:
-            sides.append(min(split.read(int(index)).size))
-        except BadImage:
-            continue
-    if not sides:
+        with suppress(BadImage):
+            images.append(split.read(int(index)))
+    if not images:
         raise ValueError("None of the first training images can be read; run `nearsight data check` on the data.")
-    return int(np.median(sides))
+    return images
+
+
+def held_channels(split: Split) -> int:
+    """Channels of the images of a split, by the first that can be read."""
+    for index in range(len(split)):
+        with suppress(BadImage):
+            return channels_of(split.read(index, 1))
+    return 3
+
+
+def choose_channels(recipe: Recipe, split: Split) -> Recipe:
+    """The recipe for the channels of the images, where these are not red, green and blue.
+
+    What varies colours is left out of the augmentation of other channels, and their mean and standard deviation are
+    those of some training images, unless the recipe has others.
+
+    Raises:
+        ValueError: The images have not the channels that the recipe asks for.
+    """
+    images = typical_images(split)
+    held, wanted = channels_of(images[0]), recipe.model.channels
+    if wanted not in (None, held) and (wanted, held) != (1, 3):
+        raise ValueError(
+            f"model.channels is {wanted}, but the images have {held} channels; leave it out, or give images of "
+            f"{wanted} channels."
+        )
+    channels = wanted or held
+    if channels == 3:
+        return recipe
+    settings = recipe.model_dump(exclude_unset=True)
+    settings["model"] = settings.get("model", {}) | {"channels": channels}
+    if channels != 1:
+        settings["augment"] = settings.get("augment", {}) | {"rand_augment": None, "color_jitter": 0.0}
+        some = [to_array(image, channels).reshape(channels, -1) for image in images if channels_of(image) == channels]
+        pixels = np.concatenate(some, axis=1).astype(np.float64) / 255
+        spread = np.maximum(pixels.std(axis=1), 1 / 255)  # of a channel that is the same everywhere, too
+        found = {"mean": pixels.mean(axis=1).round(4).tolist(), "std": spread.round(4).tolist()}
+        settings["data"] = found | {key: v for key, v in settings.get("data", {}).items() if v is not None}
+    return parse(settings, f"The recipe {recipe.name}")
 
 
 def to_device(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:

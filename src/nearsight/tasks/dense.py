@@ -378,6 +378,14 @@ class DenseTask(DenseEvaluator, Task):
     }
 
     def complete(self, recipe: Recipe, data: Data) -> Recipe:
+        if recipe.model.channels not in (None, 3):
+            raise ValueError(
+                f"model.channels is {recipe.model.channels}, but detectors and segmenters see red, green and blue; "
+                "leave it out."
+            )
+        for key, given in (("mean", recipe.data.mean), ("std", recipe.data.std)):
+            if given is not None and len(given) != 3:
+                raise ValueError(f"data.{key} has {len(given)} numbers; give one for each of red, green and blue.")
         return fill_in_dense(recipe, data, self.sizes(data), self.head(data), self.crop(recipe))
 
     def crop(self, recipe: Recipe) -> float:

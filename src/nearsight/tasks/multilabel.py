@@ -20,7 +20,7 @@ from ..data.samples import Data, Split
 from ..data.transforms import Preprocessing
 from .base import Built, Labeller, PooledFeatures, feature_loss
 from .classification_metrics import fit_temperature
-from .classify import LabelTask, Taught, fill_in, to_device, typical_side
+from .classify import LabelTask, Taught, choose_channels, fill_in, to_device, typical_side
 from .multilabel_metrics import MultilabelEvaluator
 from .predictions import MultiLabel
 
@@ -40,6 +40,7 @@ class Multilabel(MultilabelEvaluator, LabelTask):
         given = recipe.augment.model_fields_set
         if recipe.augment.mixes and given & {"mixup", "cutmix"}:
             raise ValueError("Mixup and cutmix mix single classes; set augment.mixup and augment.cutmix to 0.")
+        recipe = choose_channels(recipe, data.train)
         filled = fill_in(recipe, len(data.train), len(data.classes), typical_side(data.train))
         settings = filled.model_dump()
         settings["augment"] |= {"mixup": 0.0, "cutmix": 0.0}

@@ -186,9 +186,10 @@ def measure(prepared: "Prepared", device: torch.device, preparing: float = 0.0) 
     forward = together([trial.predict() for _ in range(ROUNDS + 1)][1:])
     head = 0.0
     if trial.task.is_linear and recipe.model.weights is not None:
-        size = trial.built.preprocessing.size
+        shown = trial.built.preprocessing
         with torch.no_grad():
-            shape = pool_features(trial.model, torch.zeros(1, 3, *size, device=device)).shape[1:]
+            blank = torch.zeros(1, shown.channels, *shown.size, device=device)
+            shape = pool_features(trial.model, blank).shape[1:]
         head = head_seconds(len(prepared.train), shape, len(prepared.data.classes))
     if recipe.frozen:
         return RunCost(forward, 0.0, start, head=head)

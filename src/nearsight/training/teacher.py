@@ -67,6 +67,11 @@ class Teacher:
     ):
         self.settings, self.device, self.precision = settings, device, precision
         model, self.input = open_teacher(settings, classes, input, task)
+        if self.input.channels != input.channels:
+            raise ValueError(
+                f"The teacher sees {self.input.channels} channels and the student {input.channels}; they are shown the "
+                "same images, so give a teacher of as many."
+            )
         self.model = model.to(device).eval().requires_grad_(False)
         self.pooled = PooledFeatures(model) if settings.features else None
         self.folder, self.fingerprint, self.images = folder, "", 0

@@ -43,6 +43,7 @@ def train(
     img_size: int | None = None,
     patch_size: int | None = None,
     weights: str | Path = "auto",
+    channels: int | None = None,
     download: bool = False,
     offline: bool = False,
     localize: str | None = None,
@@ -79,6 +80,7 @@ def train(
         img_size: Side of the images in pixels.
         patch_size: Stride of the model's embedding in pixels.
         weights: What to start from: `auto` for pretrained weights that are at hand and may be used commercially,
+        channels: Of the images that a classifier sees: 1 makes photos grey; without, those of the data.
             `none` for a start from scratch, `pretrained` for those of the model under any licence, downloaded if need
             be, or a file of weights or the folder of a former run.
         download: Let `auto` download what is not at hand.
@@ -117,6 +119,7 @@ def train(
         "model.img_size": img_size,
         "model.patch_size": patch_size,
         "model.weights": None if os.fspath(weights) == "auto" else os.fspath(weights),
+        "model.channels": channels,
         "epochs": epochs,
         "batch": batch,
         "optimizer.lr": lr,

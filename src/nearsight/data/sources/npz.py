@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..bands import MOST_CHANNELS, BandImage, channel_axis
 from ..file_system import refuse_inflation
 from ..image import to_rgb
 from ..labels import number_labels
@@ -18,7 +19,8 @@ from ..samples import Data, Split, Subset
 from ..split import choose_fraction
 
 FEW_LEVELS = 16  # values up to this are levels of their own, as in scikit-learn's digits, and not dark bytes
-LAYOUTS = "[n, h, w], [n, h, w, channels] or [n, channels, h, w] with 1, 3 or 4 channels"
+LAYOUTS = f"[n, h, w], [n, h, w, channels] or [n, channels, h, w] with up to {MOST_CHANNELS} channels"
+RGBA = 4
 SPELLINGS = {
     split: [pattern.format(word) for word in words for pattern in ("x_{}", "{}_images", "images_{}", "{}_x")]
     for split, words in {"train": ["train"], "val": ["val", "valid", "validation"], "test": ["test"]}.items()
@@ -30,29 +32,38 @@ class Arrays(Split):
 
     Args:
         title: What the array is called.
-        pixels: Bytes `[n, h, w]` or `[n, h, w, 3 or 4]`.
+        pixels: Bytes `[n, h, w]` or `[n, h, w, channels]`.
         labels: Class numbers `[n]`.
+        alpha: Whether a fourth channel is transparency.
     """
 
-    def __init__(self, title: str, pixels: NDArray[np.uint8], labels: NDArray[np.int64]):
+    def __init__(self, title: str, pixels: NDArray[np.uint8], labels: NDArray[np.int64], alpha: bool = True):
         self.title = title
         self.pixels = pixels
         self.labels = labels
+        self.alpha = alpha
 
     def name(self, index: int) -> str:
         return f"{self.title}[{index}]"
 
     def read(self, index: int, enough: int | None = None) -> Image.Image:
-        return to_rgb(Image.fromarray(self.pixels[index]))
+        pixels = self.pixels[index]
+        if pixels.ndim == 3 and pixels.shape[2] not in ((3, RGBA) if self.alpha else (3,)):
+            return BandImage(pixels)
+        return to_rgb(Image.fromarray(pixels))
 
     def content(self, index: int) -> bytes:
         return self.pixels[index].tobytes()
 
 
-def open_npz(path: Path) -> Data:
+def open_npz(path: Path, alpha: bool = True) -> Data:
     """Arrays `x_train`, `y_train` and, if there, `x_val`, `y_val`, `x_test`, `y_test`, `classes`.
 
     MedMNIST's names (`train_images`, `train_labels`) are known too.
+
+    Args:
+        path: The file.
+        alpha: Whether the fourth of four channels is transparency; else it is a channel as the others.
 
     Raises:
         ValueError: Arrays are missing, or hold no images and labels.
@@ -79,10 +90,13 @@ def open_npz(path: Path) -> Data:
         None if given is None else [as_text(name) for name in given],
     )
     splits = {
-        split: Arrays(named[split][0], to_bytes(channels_last(images[split]), low, high), labels[split])
+        split: Arrays(named[split][0], to_bytes(channels_last(images[split]), low, high), labels[split], alpha)
         for split in images
     }
-    return Data(str(path), "arrays", classes, **splits)
+    if len(held := {array.pixels.shape[3:] for array in splits.values()}) > 1:
+        counts = " and ".join(str(*shape or (1,)) for shape in sorted(held))
+        raise ValueError(f"The images in {path} have {counts} channels; give all of them the same.")
+    return Data(str(path) if alpha else f"{path}?alpha=off", "arrays", classes, **splits)
 
 
 def pixel_range(path: Path, images: Mapping[str, NDArray]) -> tuple[float, float]:
@@ -182,7 +196,7 @@ def check_shapes(path: Path, image: str, images: NDArray, label: str, labels: ND
     if images.dtype.kind not in "uifb":
         raise ValueError(f"{image} in {path} holds {images.dtype}, not pixels; numbers are needed.")
     layout = images.shape
-    if images.ndim not in (3, 4) or 0 in layout[1:] or (images.ndim == 4 and not {layout[1], layout[3]} & {1, 3, 4}):
+    if images.ndim not in (3, 4) or 0 in layout[1:] or (images.ndim == 4 and min(layout[1], layout[3]) > MOST_CHANNELS):
         raise ValueError(f"{image} in {path} has the shape {list(layout)}; images are {LAYOUTS}.")
     if labels.size != len(images) or len(labels) != len(images):
         raise ValueError(
@@ -192,9 +206,10 @@ def check_shapes(path: Path, image: str, images: NDArray, label: str, labels: ND
 
 
 def channels_last(images: NDArray) -> NDArray:
-    """The images as `[n, h, w]` or `[n, h, w, 3 or 4]`."""
-    if images.ndim == 4 and images.shape[3] not in (1, 3, 4):
-        images = images.transpose(0, 2, 3, 1)
+    """The images as `[n, h, w]` or `[n, h, w, channels]`."""
+    if images.ndim == 4 and images.shape[3] not in (1, 3, RGBA):
+        usual = images.shape[1] in (1, 3, RGBA)
+        images = images.transpose(0, 2, 3, 1) if usual or channel_axis(images.shape[1:]) == 0 else images
     return images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
 
 

@@ -16,6 +16,7 @@ from ...lattice import Grid
 from ...models import MODELS
 from ...models.names import PARTS, Context
 from ...parts.slots import Ffn, Merge, Mixer, Qkv, Site
+from ...tasks.build import channels_seen
 from .layer import ProbedLayer, strip_projections, wrap
 
 DIM = 24  # channels of a part that is built alone
@@ -159,7 +160,8 @@ def open_in_model(text: str, size: tuple[int, int] | None, bare: bool, seed: int
     model.eval()
     if fresh:
         stir(model)
-    images = torch.randn(1, 3, *(size or own_size), generator=torch.Generator().manual_seed(seed))
+    shape = (1, channels_seen(model), *(size or own_size))
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     if not path:
         return wrap(Features(model), images, name=text, layout="map")
     try:
