@@ -1,6 +1,7 @@
 """What the page shows is what the methods say, at the point that was clicked."""
 
 import io
+import json
 import re
 from dataclasses import asdict, replace
 from html import escape
@@ -15,7 +16,9 @@ from PIL import Image
 import nearsight.app
 from nearsight.app.cache import Recent
 from nearsight.app.panels import METHODS, PanelOptions, draw_panels
+from nearsight.app.samples import sample
 from nearsight.app.session import AppSession, Corrections, PageState, offered
+from nearsight.app.similar import SimilarImages
 from nearsight.checkpoints import save_model
 from nearsight.config.recipe import ModelChoice
 from nearsight.data import open_data
@@ -24,7 +27,7 @@ from nearsight.explanation import attention, receptive_field
 from nearsight.explanation.figures import VEIL, limits
 from nearsight.heads import DenseModel, DenseSpec, LinearHead
 from nearsight.models import MODELS, Backbone
-from nearsight.runs.predictor import save_trained
+from nearsight.runs.predictor import fingerprint, load, save_trained
 from nearsight.tasks.build import build
 from tests.rounding import assert_rounded
 
@@ -255,3 +258,63 @@ def test_every_style_is_for_something_on_the_page() -> None:
     styled = set(re.findall(r"[.#](ns-[a-z-]+)", (folder / "page.css").read_text()))
     written = set(re.findall(r"ns-[a-z-]+[a-z]", "".join(file.read_text() for file in folder.glob("*.py"))))
     assert styled - written <= {"ns-random"}  # beside ns-trained, by what the weights are
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs with the same classes, the first of them calibrated."""
+    folders = []
+    for seed in (0, 1):
+        folder = tmp_path_factory.mktemp(f"run{seed}")
+        torch.manual_seed(seed)
+        built = build(ModelChoice(name="deit_nano", img_size=32), classes=3)
+        torch.nn.init.normal_(built.model.head.weight, std=0.3)
+        file = save_trained(built, "classify", ("cat", "cow", "dog"), folder / "model.safetensors")
+        if not seed:
+            settings = {"temperature": 3.0, "conformal": {"0.05": 0.2, "0.2": 0.9}, "tta": None}
+            about = {"settings": settings, "weights": fingerprint(load(file))}
+            (folder / "calibration.json").write_text(json.dumps(about))
+        folders.append(folder)
+    return folders
+
+
+def bars(block: str) -> list[tuple[str, str]]:
+    """Classes and their probabilities as a block shows them."""
+    return re.findall(r'title="(\w+)">\w+</span>.*?<b>([\d.]+) %</b>', block)
+
+
+def test_the_page_predicts_as_predict_does(calibrated: list[Path]) -> None:
+    """Calibrated, with a promised error rate; views and runs averaged."""
+    photo = sample("Cat")
+    first = str(calibrated[0])
+    session = AppSession([first], error_rate=0.05)
+    (block,) = session.blocks(PageState("sample:Cat", first=first, methods=("Class maps",)))
+    (found,) = load(first).predict(photo, error_rate=0.05)
+    assert bars(block) == [(name, f"{100 * value:.1f}") for name, value in found.top(3)]
+    assert ("Don&#x27;t know" in block) == (not found.known) and "missed at most 5.0 % of the time" in block
+    several = ",".join(map(str, calibrated))
+    session = AppSession([several], tta="flip")
+    (block,) = session.blocks(PageState("sample:Cat", first=several, methods=("Class maps",)))
+    (found,) = load(several).predict(photo, tta="flip")
+    assert bars(block) == [(name, f"{100 * value:.1f}") for name, value in found.top(3)]
+    assert "the prediction merges 2 models and 2 views, the maps are of the first" in block
+
+
+def test_what_can_not_be_promised_is_refused_before_the_page_opens(calibrated: list[Path]) -> None:
+    with pytest.raises(ValueError, match=r"No error rate of 0\.1 can be promised"):
+        offered([str(calibrated[0])], error_rate=0.1)
+    with pytest.raises(ValueError, match="it was not calibrated"):
+        offered([str(calibrated[1])], error_rate=0.05)
+    with pytest.raises(ValueError, match="'scales' is no view to classify with"):
+        offered([str(calibrated[1])], tta="scales")
+
+
+def test_similar_images_begin_with_the_image_itself(calibrated: list[Path], tmp_path: Path) -> None:
+    for name in ("Cat", "Hills", "Rings"):
+        sample(name).save(tmp_path / f"{name.lower()}.png")
+    near = SimilarImages(tmp_path, str(calibrated[0]))
+    session = AppSession([str(calibrated[0])], similar=near)
+    (block,) = session.blocks(PageState("sample:Cat", first=str(calibrated[0]), methods=()))
+    shown = re.findall(r"<figcaption><b>(.+?)</b><span>(-?[\d.]+) ", block)
+    assert shown[0] == ("cat.png", "1.00") and len(shown) == len(near.found.images)
+    assert [float(value) for _, value in shown] == sorted((float(value) for _, value in shown), reverse=True)

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from ..console import first_line
+from ..console import first_line, percent
 from ..data.transforms import Preprocessing
 from ..explanation import Capture, CapturedLayer, Maps, capture, dense_rollout, grad_cam, grad_rollout, rollout
 from ..explanation.capture import evaluating
@@ -20,8 +20,10 @@ from ..explanation.gradients import output_of
 from ..explanation.maps import ImageView as Part
 from ..explanation.maps import view_of
 from ..explanation.targets import Targets, predicted_targets
-from ..runs.predictor import Predictor, load_module
+from ..runs.bundle import is_bundle
+from ..runs.predictor import Predictor, load
 from ..tasks import get_task
+from ..tasks.predictions import Classification
 
 UNTRAINED = 64  # pixels: the side in which a model with random weights sees images, unless told otherwise
 LARGEST = 384
@@ -67,12 +69,16 @@ class ModelView:
         opened: The model.
         image: The whole image.
         side: Shorter side in pixels in which it is shown the whole image; None: as in evaluation.
+        whole: What predicts, where this is more than the model: an average of several, or several views.
+        error_rate: How often the true class may be none of the possible ones; None promises nothing.
     """
 
     label: str
     opened: Predictor
     image: Image.Image = field(repr=False)
     side: int | None = None
+    whole: Predictor | None = None
+    error_rate: float | None = None
     graphs: Recent[str, tuple[Tensor, Tensor]] = field(default_factory=lambda: Recent(2), repr=False)
 
     @cached_property
@@ -111,9 +117,37 @@ class ModelView:
         return self.part.image.resize(size, Image.Resampling.BICUBIC)
 
     @cached_property
+    def output(self) -> Any:
+        """What the model gives for the image, or the average of several models or views."""
+        if self.whole is None:
+            return self.seen.output
+        with torch.no_grad():
+            return self.whole.model(self.input)
+
+    @cached_property
     def predicted(self) -> Targets:
         """The classes that the model predicts, and of a segmenter or detector where they are."""
-        return predicted_targets(self.opened, self.seen.output, self.part.size)
+        return predicted_targets(self.whole or self.opened, self.output, self.part.size)
+
+    @cached_property
+    def classified(self) -> Classification:
+        """What a classifier predicts, calibrated where it was."""
+        task: Any = get_task(self.opened.task)  # one of whole images
+        settings = self.opened.settings
+        (found,) = task.interpret(self.output.double(), [""], [self.part.size], self.opened.classes)
+        rates = settings.get("conformal") or {}
+        if self.error_rate is not None and f"{self.error_rate:g}" in rates:
+            settings = settings | {"error_rate": self.error_rate}
+        return found.at_settings(settings, TOP, None)
+
+    @property
+    def doubt(self) -> str:
+        """What to say of a promised error rate; empty where none is promised."""
+        if self.opened.preprocessing.dense or self.error_rate is None or self.classified.least is None:
+            return ""
+        promise = f"(the true class is missed at most {percent(self.error_rate)} of the time)"
+        said = self.classified.doubt()
+        return f"{said[0].upper()}{said[1:]} {promise}." if said else f"One class alone is possible {promise}."
 
     @cached_property
     def predictions(self) -> tuple[ClassScore, ...]:
@@ -121,10 +155,9 @@ class ModelView:
         if self.opened.preprocessing.dense:
             pairs = zip(self.predicted.numbers[:TOP], self.predicted.confidences, strict=False)
             return tuple(ClassScore(self.opened.class_name(number), fraction, number) for number, fraction in pairs)
-        output = self.seen.output
-        if not isinstance(output, Tensor) or output.ndim != 2:
+        if not isinstance(self.output, Tensor) or self.output.ndim != 2:
             raise ValueError(f"{self.opened.name} gives no number for each class, so it has no prediction to show.")
-        fractions = get_task(self.opened.task).probabilities(output.double())[0]
+        fractions = torch.from_numpy(self.classified.probabilities)
         best = fractions.topk(min(TOP, len(fractions)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return tuple(ClassScore(self.opened.class_name(number), fraction, number) for number, fraction in pairs)
@@ -209,6 +242,8 @@ class ViewCache:
 
     Args:
         sources: Runs, weight files and names of models, first those to offer first.
+        tta: Views that are merged to a prediction; None shows a model the image once.
+        error_rate: Promised by models that were calibrated for it.
 
     Example:
         >>> from .samples import sample
@@ -218,17 +253,23 @@ class ViewCache:
         ((64, 64), Grid(height=16, width=16, aux=1))
     """
 
-    def __init__(self, sources: list[str]):
-        self.sources = sources
+    def __init__(self, sources: list[str], tta: str | None = None, error_rate: float | None = None):
+        self.sources, self.tta, self.error_rate = sources, tta, error_rate
         self.lock = RLock()  # looking hangs hooks into models: one at a time
         self.opened: Recent[str, Predictor] = Recent(6)
         self.views: Recent[tuple[str, str, int | None], ModelView] = Recent(12)
 
     def open(self, source: str) -> Predictor:
-        """A model; one with new weights always gets the same ones."""
+        """A model, of several the first; one with new weights always gets the same ones."""
+        whole = self.open_whole(source)
+        members = getattr(whole.model, "members", None)
+        return whole if members is None else replace(whole, model=members[0])
+
+    def open_whole(self, source: str) -> Predictor:
+        """What predicts: a model, or several or several views of it."""
         if source not in self.sources:
             raise ValueError(f"The model {source!r} is not offered here; choose one of the list.")
-        return self.opened.get(source, lambda: load_module(source))
+        return self.opened.get(source, lambda: open_shown(source, self.tta))
 
     def view(self, source: str, image: Image.Image, key: str, side: int | None) -> ModelView:
         """An image as a model sees it.
@@ -241,8 +282,28 @@ class ViewCache:
         """
         if side is not None and not 16 <= side <= LARGEST:
             raise ValueError(f"A side of {side} pixels is not offered; choose 16 to {LARGEST}.")
-        opened = self.open(source)
-        return self.views.get((source, key, side), lambda: ModelView(label_of(source, opened), opened, image, side))
+        opened, whole = self.open(source), self.open_whole(source)
+        merged = whole if hasattr(whole.model, "members") else None
+        label = label_of(source, opened)
+        return self.views.get(
+            (source, key, side), lambda: ModelView(label, opened, image, side, merged, self.error_rate)
+        )
+
+
+def open_shown(source: str, tta: str | None = None) -> Predictor:
+    """A model that can be looked into, or several that are averaged, with views where they are learned.
+
+    Raises:
+        ValueError: It is a bundle, there is no such model, or it has no such views.
+    """
+    if is_bundle(source):
+        raise ValueError(f"{source} is a bundle; give the folder of a run, a weight file or a model's name.")
+    opened = load(source)
+    if opened.preprocessing.channels not in (1, 3):
+        raise ValueError(
+            f"{source} sees images of {opened.preprocessing.channels} channels; the page is for photos. Leave it out."
+        )
+    return opened.with_views(tta) if opened.learned else opened
 
 
 def label_of(source: str, opened: Predictor) -> str:

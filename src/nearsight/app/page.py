@@ -9,6 +9,7 @@ import gradio as gr
 from .panels import FIRST, METHODS, file_uri, notice
 from .samples import DRAWN, sample
 from .session import AppSession, Corrections, PageState
+from .similar import SimilarImages
 
 NOTHING = "none"
 OWN = "own size"
@@ -30,9 +31,17 @@ def look() -> dict[str, Any]:
     return {"theme": theme, "head": f"<style>{style}</style>"}  # as `css` it could not reach the page's own frame
 
 
-def make_page(sources: list[str], folder: Path, corrections: Path | None = None) -> gr.Blocks:
+def make_page(
+    sources: list[str],
+    folder: Path,
+    corrections: Path | None = None,
+    tta: str | None = None,
+    error_rate: float | None = None,
+    similar: SimilarImages | None = None,
+) -> gr.Blocks:
     """The page with these models to choose from; uploads pass through the folder, corrected labels go to another."""
-    session = AppSession(sources, None if corrections is None else Corrections(corrections))
+    kept = None if corrections is None else Corrections(corrections)
+    session = AppSession(sources, kept, tta, error_rate, similar)
     with gr.Blocks(title="Nearsight", analytics_enabled=False, fill_width=True, delete_cache=(600, 1800)) as page:
         build(Handlers(session, folder), sources)
     return page

@@ -341,9 +341,9 @@ def model_block(view: ModelView, panels: Sequence[MethodPanel]) -> str:
     kind, weights = ("trained", "trained") if view.opened.learned else ("random", "random weights")
     head = (
         f'<header><h3>{escape(view.label)}</h3><span class="ns-tag ns-{kind}">{weights}</span>'
-        f'<span class="ns-size">sees {width}×{height} pixels</span></header>'
+        f'<span class="ns-size">sees {width}×{height} pixels{escape(merged_words(view))}</span></header>'
     )
-    note = ""
+    note = f'<p class="ns-note">{escape(view.doubt)}</p>' if view.doubt else ""
     if not view.opened.learned:
         note = (
             '<p class="ns-note">The weights are random: this model was not trained, and neither its predictions nor '
@@ -356,6 +356,15 @@ def model_block(view: ModelView, panels: Sequence[MethodPanel]) -> str:
         f'<section class="ns-model">{head}<div class="ns-outcome"><div class="ns-predictions{faint}">'
         f'{probability_bars(view.predictions)}</div>{note}</div><div class="ns-panels">{shown}</div></section>'
     )
+
+
+def merged_words(view: ModelView) -> str:
+    """What predictions are merged of, where the maps show the first alone; empty for one look of one model."""
+    if view.whole is None:
+        return ""
+    models, views = len(view.whole.model.members), len(view.whole.model.views)
+    parts = [f"{models} models"] * (models > 1) + [f"{views} views"] * (views > 1)
+    return f"; the prediction merges {' and '.join(parts)}, the maps are of the first"
 
 
 def probability_bars(predictions: Sequence[ClassScore]) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..arguments import checked
 from .guard import LOCAL, Guard, check_access
 from .session import offered
+from .similar import SimilarImages
 
 if TYPE_CHECKING:
     import uvicorn
@@ -30,6 +31,9 @@ def launch_app(
     host: str = "127.0.0.1",
     password: str | None = None,
     corrections: str | os.PathLike[str] | None = None,
+    tta: str | None = None,
+    error_rate: float | None = None,
+    similar: str | os.PathLike[str] | None = None,
     block: bool = True,
 ) -> "RunningApp | None":
     """Serve a page on which images are dropped and clicked on, to see what models do there.
@@ -41,6 +45,9 @@ def launch_app(
         password: Visitors are asked for it, under any name.
         corrections: Folder in which labels that visitors correct are kept, with their images, as a table that `train`
             takes; None: labels can't be corrected.
+        tta: Views whose predictions are merged (test-time augmentation), such as `flip`.
+        error_rate: Of calibrated classifiers: how often the true class may be none of the possible ones.
+        similar: Data, or a folder of images, among which those most like the chosen image are shown.
         block: Serve until the program is interrupted, and return None; otherwise serve in a thread.
 
     Raises:
@@ -55,12 +62,14 @@ def launch_app(
         ValueError: --host 0.0.0.0 lets other machines in; give --password as well, or leave --host out to stay on...
     """
     check_access(host, password)
-    sources = offered([os.fspath(run) for run in runs])
+    given = [os.fspath(run) for run in runs]
+    sources = offered(given, tta, error_rate)
     number = free_port(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{number}"
     with ExitStack() as stack:
         kept = None if corrections is None else Path(corrections)
-        server = stack.enter_context(page_server(sources, host, number, password, kept))
+        near = None if similar is None else SimilarImages(similar, given[0] if given else None)
+        server = stack.enter_context(page_server(sources, host, number, password, kept, tta, error_rate, near))
         print(f"Nearsight is at {url}{' (Ctrl+C ends it)' * block}.", file=sys.stderr)
         if block:
             server.run()
@@ -117,7 +126,14 @@ def free_port(host: str, port: int | None) -> int:
 
 @contextmanager
 def page_server(
-    sources: list[str], host: str, port: int, password: str | None = None, corrections: Path | None = None
+    sources: list[str],
+    host: str,
+    port: int,
+    password: str | None = None,
+    corrections: Path | None = None,
+    tta: str | None = None,
+    error_rate: float | None = None,
+    similar: SimilarImages | None = None,
 ) -> "Iterator[uvicorn.Server]":
     """A server that is ready to run, with a folder of its own for what passes through; the folder goes with it."""
     check_access(host, password)
@@ -130,7 +146,7 @@ def page_server(
     from .page import look, make_page
 
     with ending_in_order(), tempfile.TemporaryDirectory(prefix="nearsight-app-") as folder, gradio_settings(folder):
-        page = make_page(sources, Path(folder), corrections)
+        page = make_page(sources, Path(folder), corrections, tta, error_rate, similar)
         inside = Path(folder).resolve().parts[1]
         inner = gradio.mount_gradio_app(
             FastAPI(docs_url=None, redoc_url=None, openapi_url=None),

@@ -13,11 +13,11 @@ from ..atomic import write_whole
 from ..explanation.figures import Panel, draw_rows
 from ..factory import list_models
 from ..plots.style import to_png
-from ..runs.predictor import load_module
 from ..tasks import get_task
-from .cache import ModelView, Recent, ViewCache
+from .cache import ModelView, Recent, ViewCache, open_shown
 from .panels import FIRST, MethodPanel, PanelOptions, draw_panels, model_block, problem_block, ring
 from .samples import sample
+from .similar import SimilarImages
 from .uploads import read_upload
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ class AppSession:
     Args:
         sources: Runs, weight files and names of models to choose from.
         corrections: Where labels that visitors correct are kept; None: nowhere.
+        tta: Views that are merged to a prediction.
+        error_rate: Promised by models that were calibrated for it.
+        similar: Images among which those are shown that are most like the chosen one.
 
     Example:
         >>> session = AppSession(["dwnet_nano"])
@@ -79,9 +82,16 @@ class AppSession:
         True
     """
 
-    def __init__(self, sources: list[str], corrections: "Corrections | None" = None):
-        self.cache = ViewCache(sources)
-        self.corrections = corrections
+    def __init__(
+        self,
+        sources: list[str],
+        corrections: "Corrections | None" = None,
+        tta: str | None = None,
+        error_rate: float | None = None,
+        similar: "SimilarImages | None" = None,
+    ):
+        self.cache = ViewCache(sources, tta, error_rate)
+        self.corrections, self.similar = corrections, similar
         self.images: Recent[str, Image.Image] = Recent(IMAGES)
 
     def image(self, key: str) -> Image.Image:
@@ -132,6 +142,9 @@ class AppSession:
                     blocks.append(model_block(view, draw_panels(view, state.options(layer))))
             except ValueError as error:
                 blocks.append(problem_block(source, str(error)))
+        if self.similar is not None:
+            with self.cache.lock:
+                blocks[0] += self.similar.block(state.image, self.image(state.image))
         return blocks
 
     def comparison(self, state: PageState) -> str:
@@ -282,17 +295,21 @@ def framed(panel: MethodPanel, size: tuple[int, int]) -> Panel:
 FIRST = ("swin_nano", "iddwnet_nano", "lit_nano", "deit_nano", "lightvit_nano")
 
 
-def offered(given: list[str]) -> list[str]:
+def offered(given: list[str], tta: str | None = None, error_rate: float | None = None) -> list[str]:
     """What was asked for, then the nano models, which need no training to be looked into.
 
     Args:
         given: Runs, weight files and names of models; each is opened once, so that a wrong one is told at once.
+        tta: Views that they have to know.
+        error_rate: That they have to be calibrated for.
 
     Example:
         >>> offered([])[:2], "localvit_nano" in offered(["swin_nano"])
         (['swin_nano', 'iddwnet_nano'], True)
     """
     for source in given:
-        load_module(source)
+        opened = open_shown(source, tta)
+        if error_rate is not None:
+            opened.promise(error_rate, tta)
     nano = [*FIRST, *(name for name in list_models("*_nano*") if name not in FIRST)]
     return list(dict.fromkeys((*given, *nano)))

@@ -164,9 +164,28 @@ def app(
         Path | None,
         typer.Option(metavar="DIR", help="Keep labels that are corrected on the page, as a table for train."),
     ] = None,
+    tta: Annotated[
+        str | None, typer.Option(metavar="VIEW,...", help="Merge several views of an image, such as flip.")
+    ] = None,
+    error_rate: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Of calibrated classifiers: say 'don't know' so that no more is missed."),
+    ] = None,
+    similar: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Show the images of DATA that are most like the chosen one.")
+    ] = None,
 ) -> None:
     """Open a page: drop an image, click on it, and see what models do there."""
     from ..app.serve import launch_app
 
     check_folder("--corrections", corrections)
-    launch_app(runs or (), port=port, host=host, password=password, corrections=corrections)
+    launch_app(
+        runs or (),
+        port=port,
+        host=host,
+        password=password,
+        corrections=corrections,
+        tta=tta,
+        error_rate=error_rate,
+        similar=similar,
+    )

@@ -39,6 +39,9 @@ def export(
         Path | None, typer.Option(metavar="DIR", help="Unpacked onnxruntime-web for the format web.")
     ] = None,
     download: Annotated[bool, typer.Option("--download", help="Take onnxruntime-web from npm if need be.")] = False,
+    tta: Annotated[
+        str | None, typer.Option(metavar="VIEW,...", help="Of a classifier: views that the bundle merges: flip, vflip.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a bundle that is there.")] = False,
 ) -> None:
     """Write a model as a bundle: the model, how to prepare images, and how near it is to PyTorch."""
@@ -56,6 +59,7 @@ def export(
         fastest=fastest,
         runtime=runtime,
         download=download,
+        tta=tta,
         force=force,
         progress=tracked,
     )

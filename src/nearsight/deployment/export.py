@@ -48,13 +48,18 @@ from .quantize import Progress, Quantized, no_progress, quantize
 from .verify import TOLERANCE, Agreement, compare, compare_dense, refuse_disagreement
 from .web import find_runtime, write_page
 
+IN_GRAPHS = ("flip", "vflip")  # views that a graph of any size can make itself
 
-def open_exportable(source: str | os.PathLike[str], size: tuple[int, int] | None = None) -> Predictor:
-    """The model that somebody names.
+
+def open_exportable(
+    source: str | os.PathLike[str], size: tuple[int, int] | None = None, tta: str | None = None
+) -> Predictor:
+    """The model that somebody names, or several classifiers or views as one.
 
     Args:
-        source: Folder of a run, weight file, or name of a model, ours or timm's.
+        source: Folder of a run or of folds, runs between commas, weight file, or name of a model, ours or timm's.
         size: Height and width that images are to be shown in; None takes the model's own.
+        tta: Views that are merged in the graph.
 
     Raises:
         ValueError: There is no such model, it is none of RGB images, or it does not take that size.
@@ -64,13 +69,40 @@ def open_exportable(source: str | os.PathLike[str], size: tuple[int, int] | None
         >>> opened.weights, opened.preprocessing.size, len(opened.classes)
         ('random', (48, 64), 1000)
     """
-    opened = load_module(source)
+    if is_bundle(source):
+        raise ValueError(f"{source} is a bundle already; give the folder of a run, a weight file or a model's name.")
+    opened = merge_views(load(source), tta)
     if size is not None:
         # a model that is shown whole images takes it for their shorter and their longest side
         change = {"min_size": min(size), "max_size": max(size)} if opened.preprocessing.dense else {"size": size}
         opened = replace(opened, preprocessing=replace(opened.preprocessing, **change))
     refuse_others(opened)
     return opened
+
+
+def merge_views(opened: Predictor, tta: str | None) -> Predictor:
+    """The predictor with views, which are part of the graph then, so that nobody has to ask for them.
+
+    Raises:
+        ValueError: Its graph can't merge them, or it was calibrated for others.
+    """
+    several = tta is not None or hasattr(opened.model, "members")
+    if several and not get_task(opened.task).is_linear:
+        raise ValueError(
+            f"A bundle of a model that was trained to {opened.task} holds one model and one view; give one run, and "
+            "leave --tta out."
+        )
+    wrong = [view for view in (tta or "").split(",") if tta is not None and view.strip() not in IN_GRAPHS]
+    if wrong:
+        raise ValueError(f"--tta {wrong[0]} can't be a part of a bundle; there are {' and '.join(IN_GRAPHS)}.")
+    calibrated = "temperature" in opened.settings
+    if calibrated and opened.settings.get("tta") != tta:
+        made = f"--tta {opened.settings['tta']}" if opened.settings.get("tta") else "no --tta"
+        raise ValueError(
+            f"{opened.path or opened.name} was calibrated with {made}; export it so, or calibrate it anew."
+        )
+    settings = opened.settings | ({"tta": None} if calibrated else {})
+    return replace(opened.with_views(tta), settings=settings)
 
 
 @torch.inference_mode()
@@ -146,13 +178,15 @@ def export(
     fastest: bool = False,
     runtime: str | Path | None = None,
     download: bool = False,
+    tta: str | None = None,
     force: bool = False,
     progress: Progress = no_progress,
 ) -> Exported:
     """Write a model as a bundle: a folder with the model, how to prepare images, and how near it is to PyTorch.
 
     Args:
-        source: Folder of a run, weight file, or name of a model (whose weights are random then).
+        source: Folder of a run or of folds, runs between commas, weight file, or name of a model (whose weights are
+            random then).
         out: Folder to write; None puts it into the run's folder, or beside the weights, or here.
         format: `onnx`, `pt2`, `openvino`, or `web`: an ONNX bundle with a page that runs it in the browser.
         images: Data or a folder of images to verify and calibrate with; None takes the run's own, or two photographs.
@@ -163,6 +197,7 @@ def export(
             on this machine for one image within the margin; `verify.json` has the times of all.
         runtime: Of the format `web`: folder of an unpacked onnxruntime-web; None takes what was downloaded before.
         download: Whether onnxruntime-web may be taken from npm.
+        tta: Of a classifier: views (`flip`, `vflip`) whose predictions the bundle merges.
         force: Whether a bundle that is there already is replaced.
         progress: Wraps what takes time, to show how far the work is.
 

@@ -46,7 +46,7 @@ class Exportable(nn.Module):
     def outputs(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """Tensors by name."""
         known = getattr(self.model, "export_outputs", None)
-        return known(images) if known else {"logits": self.model(images)}
+        return known(images) if known else {"logits": self.model(images).float()}  # averages are of float64
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(self.outputs(images).values())
