@@ -23,6 +23,7 @@ from .factory import create_model
 from .lattice import Grid
 from .models.fold import fold
 from .ops.attention import add_from_few, window_attention
+from .ops.chunks import PIECE, by_images, in_chunks
 from .ops.deform import (
     deformable_2x2_reference,
     deformable_2x2_sampled,
@@ -49,7 +50,7 @@ PACKAGES = (
 TOLERANCE = 2e-4  # of the largest number, float32 on the device against float64 on the CPU
 MODELS = (
     *("deit_nano", "localvit_nano", "lit_nano", "dwnet_nano", "ddwnet_nano", "iddwnet_nano", "lightvit_nano"),
-    *("deit_nano_life", "swin_nano"),
+    *("deit_nano_life", "swin_nano", "pvt_nano", "near_nano"),
 )
 
 
@@ -203,6 +204,9 @@ def cases(device: torch.device) -> Iterator[tuple[str, Case]]:
     yield "window_attention", compare(device, in_windows, plain_windows, windows, backward=False)
     few = [(2, 30, 24), (2, 30, 24), (2, 5, 24), (2, 5, 24)]
     yield "add_from_few", compare(device, from_few, plain_few, few, backward=False)
+    pieces = [(3, 100, 16), (16, 16)]
+    yield "in_chunks", compare(device, chunked, hidden_layer, pieces, backward=False)
+    yield "by_images", compare(device, one_by_one, hidden_layer, pieces, backward=False)
     for name in MODELS:
         yield f"folded {name}", partial(folded_error, name, device)
 
@@ -306,6 +310,21 @@ def plain_few(tokens: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> 
     """The same as its formula has it."""
     split = [given.unflatten(-1, (3, 8)).transpose(1, 2) for given in (queries, keys, values)]
     return tokens + plain_attention(*split).transpose(1, 2).flatten(2)
+
+
+def hidden_layer(tokens: Tensor, weight: Tensor) -> Tensor:
+    """What is done to each token by itself."""
+    return F.gelu(tokens @ weight)
+
+
+def chunked(tokens: Tensor, weight: Tensor) -> Tensor:
+    """The same in pieces of 64 tokens."""
+    return in_chunks(lambda piece: hidden_layer(piece, weight), tokens, PIECE // 64)
+
+
+def one_by_one(tokens: Tensor, weight: Tensor) -> Tensor:
+    """The same image by image."""
+    return by_images(lambda images: hidden_layer(images, weight), tokens, PIECE)
 
 
 def randomised(name: str) -> nn.Module:
