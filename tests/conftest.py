@@ -41,6 +41,14 @@ trace.handlers.clear()
 trace.propagate = False
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what this system has not."""
+    here = {"posix": os.name == "posix", "linux": sys.platform == "linux"}
+    for item in items:
+        for name in (name for name, there in here.items() if not there and item.get_closest_marker(name)):
+            item.add_marker(pytest.mark.skip(reason=f"needs what {name} has"))
+
+
 def pytest_collection_finish() -> None:
     """What is imported by now stays: the collector of garbage need not look at half a million objects again."""
     gc.collect()

@@ -1,7 +1,6 @@
 """What is written is complete or absent, and takes nothing away from anybody."""
 
 import errno
-import fcntl
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ import pytest
 from nearsight.atomic import check_output, claimed_part, write_whole, writing
 
 
+@pytest.mark.linux
 def test_a_device_is_written_to_and_stays_one() -> None:
     write_whole("/dev/null", b"gone")
     check_output("/dev/null")
@@ -25,6 +25,7 @@ def test_a_device_is_written_to_and_stays_one() -> None:
     assert Path("/dev/full").is_char_device()
 
 
+@pytest.mark.posix
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -36,6 +37,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert read == [b"through"] and pipe.is_fifo()
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("there", [True, False])
 def test_a_symbolic_link_is_followed(tmp_path: Path, there: bool) -> None:
     target, link = tmp_path / "elsewhere" / "target.txt", tmp_path / "link.txt"
@@ -47,6 +49,7 @@ def test_a_symbolic_link_is_followed(tmp_path: Path, there: bool) -> None:
     assert link.is_symlink() and target.read_text() == "new"
 
 
+@pytest.mark.posix
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a folder; give the name of a file to write"):
         write_whole(tmp_path, b"")
@@ -95,6 +98,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.posix
 def test_what_killed_processes_left_goes_with_the_next_write(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     children = [fork_and_stop(lambda: writing(path)) for _ in range(3)]
@@ -106,6 +110,7 @@ def test_what_killed_processes_left_goes_with_the_next_write(tmp_path: Path) -> 
     assert sorted(file.name for file in tmp_path.iterdir()) == [".b.csv.1.part", "a.csv"]
 
 
+@pytest.mark.posix
 def test_what_another_process_writes_is_not_taken_away(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     child = fork_and_stop(lambda: writing(path))
@@ -133,6 +138,7 @@ def test_writers_of_one_file_at_once_leave_one_of_their_contents(tmp_path: Path)
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.posix
 def test_a_folder_left_by_a_killed_process_is_emptied_and_used(tmp_path: Path) -> None:
     child = fork_and_stop(lambda: claimed_part(tmp_path / "bundle", folder=True))
     (tmp_path / ".bundle.1.part" / "half").mkdir()
@@ -151,6 +157,7 @@ def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path, name: str) -> Non
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.posix
 def test_a_link_in_the_place_of_the_part_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     (tmp_path / ".a.csv.1.part").symlink_to(tmp_path / "mine")
@@ -158,17 +165,19 @@ def test_a_link_in_the_place_of_the_part_is_not_followed(tmp_path: Path) -> None
     assert (tmp_path / "mine").read_text() == "mine" and (tmp_path / "a.csv").read_bytes() == b"whole"
 
 
+@pytest.mark.posix
 def test_a_file_system_without_locks_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> NoReturn:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     write_whole(tmp_path / "a.csv", b"whole")
     with claimed_part(tmp_path / "bundle", folder=True) as part:
         part.rename(tmp_path / "bundle")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.csv", "bundle"]
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize("folder", [False, True])
 def test_where_nothing_can_be_written_nothing_is_tried_for_ever(folder: bool) -> None:
     with pytest.raises(OSError), claimed_part(Path("/proc/nearsight"), folder):

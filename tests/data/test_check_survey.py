@@ -106,8 +106,8 @@ def test_a_negative_number_of_workers_is_refused():
         survey_images({}, workers=-1)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="process groups are POSIX's")
-@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.posix
+@pytest.mark.parametrize("kill", ["SIGINT", "SIGKILL"])
 def test_worker_processes_end_soon_after_the_main_process(bad_splits, tmp_path, kill):
     script = tmp_path / "interrupted.py"
     script.write_text(
@@ -131,11 +131,11 @@ def test_worker_processes_end_soon_after_the_main_process(bad_splits, tmp_path, 
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout.readline() == "reading\n"
-    if kill == signal.SIGINT:
-        os.killpg(process.pid, kill)  # as a terminal does: to all processes of the group
+    if kill == "SIGINT":
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the group
     else:
         process.kill()
     output, errors = process.communicate(timeout=120)  # returns when no process has the pipes open any more
-    if kill == signal.SIGINT:
+    if kill == "SIGINT":
         assert output.splitlines()[-1] == "interrupted"
         assert errors == ""

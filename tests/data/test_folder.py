@@ -69,6 +69,7 @@ def test_an_empty_class_folder_is_still_a_class(tmp_path: Path, write_png) -> No
     assert (data.classes, data.train.labels.tolist()) == (("a", "b", "c"), [0, 2])
 
 
+@pytest.mark.posix
 def test_links_count_but_don_t_go_round_in_circles(tmp_path: Path, write_png) -> None:
     write_png(tmp_path / "elsewhere/1.png")
     write_png(tmp_path / "data/a/1.png")

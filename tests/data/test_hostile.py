@@ -46,6 +46,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
+@pytest.mark.posix
 def test_a_pipe_among_the_images_is_named_and_never_opened(photos: Path) -> None:
     os.mkfifo(photos / "a/pipe.png")
     data = open_data(photos)
@@ -58,6 +59,7 @@ def test_a_pipe_among_the_images_is_named_and_never_opened(photos: Path) -> None
         decode("x", find_images([str(photos / "a/pipe.png")])[0])
 
 
+@pytest.mark.posix
 def test_a_pipe_in_the_place_of_annotations(photos: Path, tmp_path: Path) -> None:
     os.mkfifo(photos / "annotations.json")
     assert open_data(photos).kind == "folder"
@@ -67,6 +69,7 @@ def test_a_pipe_in_the_place_of_annotations(photos: Path, tmp_path: Path) -> Non
     assert "There is no shard" in refused(tmp_path / "{0..0}.tar")
 
 
+@pytest.mark.posix
 def test_a_link_to_itself_is_one_unreadable_image(tmp_path: Path, type_in: Callable[..., tuple[int, str, str]]) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -82,6 +85,7 @@ def test_a_link_to_itself_is_one_unreadable_image(tmp_path: Path, type_in: Calla
     assert said.pop("gone.png") and said.pop("loop.png") and set(said.values()) == {None}
 
 
+@pytest.mark.posix
 def test_folders_that_link_to_each_other_are_gone_through_once(tmp_path: Path) -> None:
     for name in ("images", "masks"):
         save_mask(tmp_path / name / "1.png", np.arange(16).reshape(4, 4) % 3)

@@ -200,6 +200,7 @@ def test_evaluation_of_some_images_and_of_a_batch_of_bad_ones() -> None:
     assert len(batches[0].images) == 0
 
 
+@pytest.mark.posix
 def test_workers_leave_signals_to_the_process_that_reads() -> None:
     loader = eval_loader(some_images(40), INPUT, batch=2, workers=1)
     batches = iter(loader)
@@ -237,3 +238,21 @@ next(sys.held)
 sys.exit(3)
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 3
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_readers_that_are_started_anew_read_the_same(training: bool) -> None:
+    """As Windows and macOS start processes: nothing is inherited, and all that they need is pickled."""
+    held = some_images(8)
+    split = Arrays("x", held.pixels, held.labels)
+    found = []
+    for context in (None, "spawn"):
+        workers = int(context is not None)
+        if training:
+            images = TrainImages(split, Augmentation(STRONG, INPUT), seed=1)
+            loader = train_loader(images, make_batches(split, epochs=1), workers)
+        else:
+            loader = eval_loader(split, INPUT, 4, workers)
+        loader.multiprocessing_context = context
+        found.append(torch.cat([batch.images for batch in loader]))
+    assert torch.equal(*found)

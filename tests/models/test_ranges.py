@@ -2,7 +2,6 @@
 
 import copy
 import json
-import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -102,10 +101,13 @@ GIANTS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize("case", GIANTS)
 def test_products_of_numbers_in_range_are_refused_before_memory_is_taken(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import resource  # which Windows has not
+
     monkeypatch.setattr(backbone, "free_bytes", lambda device: 2 * 10**9)
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ValueError, match=r"GB of memory; 2\.0 GB are free\. Make it smaller\."):

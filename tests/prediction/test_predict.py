@@ -174,6 +174,7 @@ def test_file_appears_only_when_it_is_whole(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.posix
 def test_nothing_of_the_users_is_written_over(small_run, pictures, tmp_path) -> None:
     image, mine = pictures / "0.png", tmp_path / "mine.csv"
     kept = image.read_bytes()

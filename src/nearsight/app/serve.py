@@ -112,7 +112,8 @@ def free_port(host: str, port: int | None) -> int:
     """The port that was asked for, if it is free; or the first free one from 7860 on."""
     for number in [port] if port is not None else range(7860, 7900):
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if sys.platform != "win32":  # where it would take a port that is in use
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, number))
             except OSError as error:

@@ -185,10 +185,6 @@ def options(
     """Vision transformers that look close first."""
 
 
-if __name__ == "__main__":
-    main()
-
-
 def is_memory_error(error: BaseException) -> bool:
     """Whether something failed because there is not enough memory.
 

@@ -271,7 +271,7 @@ def writing_bundle(folder: Path) -> Iterator[Path]:
         yield part
         for file in part.rglob("*"):
             if file.is_file():
-                with file.open("rb") as stream:
+                with file.open("r+b") as stream:  # Windows waits for what may be written to alone
                     os.fsync(stream.fileno())
         with claimed_part(folder.with_name(f"{folder.name}.old"), folder=True) as old:
             if folder.exists():

@@ -1,6 +1,7 @@
 """The verb `train`: what people ask for becomes a recipe and a folder, and the loop does the rest."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,8 +43,8 @@ def train(
     lr: float | None = None,
     img_size: int | None = None,
     patch_size: int | None = None,
-    weights: str | Path = "auto",
     channels: int | None = None,
+    weights: str | Path = "auto",
     download: bool = False,
     offline: bool = False,
     localize: str | None = None,
@@ -79,8 +80,8 @@ def train(
         lr: Learning rate.
         img_size: Side of the images in pixels.
         patch_size: Stride of the model's embedding in pixels.
-        weights: What to start from: `auto` for pretrained weights that are at hand and may be used commercially,
         channels: Of the images that a classifier sees: 1 makes photos grey; without, those of the data.
+        weights: What to start from: `auto` for pretrained weights that are at hand and may be used commercially,
             `none` for a start from scratch, `pretrained` for those of the model under any licence, downloaded if need
             be, or a file of weights or the folder of a former run.
         download: Let `auto` download what is not at hand.
@@ -118,8 +119,8 @@ def train(
         "model.head": head,
         "model.img_size": img_size,
         "model.patch_size": patch_size,
-        "model.weights": None if os.fspath(weights) == "auto" else os.fspath(weights),
         "model.channels": channels,
+        "model.weights": None if os.fspath(weights) == "auto" else os.fspath(weights),
         "epochs": epochs,
         "batch": batch,
         "optimizer.lr": lr,
@@ -303,4 +304,5 @@ def default_folder(data: str, model: str | None, seed: int) -> Path:
     """Folder of a run, named after what is trained on what."""
     stem = Path(data.rstrip("/")).stem or "data"
     name = (model or "auto").removeprefix("timm/").replace("/", "-")
-    return Path("runs") / f"{stem}-{name}-seed{seed}"
+    folder = f"{stem}-{name}-seed{seed}"
+    return Path("runs") / (re.sub(r'[<>:"|?*]', "-", folder) if sys.platform == "win32" else folder)
