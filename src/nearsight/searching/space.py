@@ -5,33 +5,13 @@ compare all trials, and what a part was worth does not depend on which others we
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
+from ..models.names import EMBEDS, PARTS, POSITIONS, Context
 from ..models.spec import BackboneSpec, Stage
-from ..parts import (
-    BiGate,
-    ConcatMerge,
-    ConvMerge,
-    ConvStem,
-    ConvTokenizer,
-    DeformableMerge,
-    DenseFfn,
-    DenseStem,
-    DepthWise,
-    Global,
-    Learned,
-    Life,
-    LinearQkv,
-    LocalityFfn,
-    Mlp,
-    Patchify,
-    PoolMerge,
-    ResidualMerge,
-    ShiftedPatches,
-    Window,
-)
-from ..parts.slots import Embed, Ffn, Merge, Mixer
+from ..parts import ConcatMerge, Global, LinearQkv, Mlp, Patchify
+from ..parts.slots import Embed
 
 STAGES = 3  # the most
 HEAD = 16  # channels of a head; widths are multiples of it
@@ -40,14 +20,16 @@ GROWTHS = (1.0, 1.5, 2.0)  # of the width, from a stage to the next
 DEPTHS = (1, 2, 3, 4)
 KERNELS = (3, 5, 7)
 GAMMAS = (1.0, 2.0, 3.0, 4.0)
+WINDOW = 4
+# Names of parts, as `models.names` has them.
 MIXERS = ("none", "depthwise", "dynamic_depthwise", "window", "global", "locality_attention")
 QKVS = ("linear", "life")
 FFNS = ("mlp", "localvit", "bigate", "dense")
 MERGES = ("concat", "conv", "residual", "deformable", "pool")
-EMBEDS = ("patchify", "conv_stem", "conv_tokenizer", "shifted_patches", "dense_stem")
+TOKENIZERS = ("patchify", "conv_stem", "conv_tokenizer", "shifted_patches", "dense_stem")
 POOLS = ("mean", "sequence")
 NORMS = ("layer", "batch")
-POSITIONS = ("none", "learned")
+TABLES = ("none", "learned")  # of positions, in the first stage
 PATCHES = (2, 4, 8)
 SIDES = (4, 32)  # tokens along a side of the first map, fewest and most
 RATES = 3.0  # the learning rate is drawn from the recipe's divided by it to the recipe's times it
@@ -132,12 +114,14 @@ def draw(trial: Trial, img_size: int, lr: float) -> DrawnModel:
         >>> smallest.spec.embed.label, [(stage.dim, stage.depth, stage.mixer) for stage in smallest.spec.stages]
         ('Patchify 8', [(16, 1, None)])
     """
-    embed = make_embed(
-        trial.suggest_categorical("embed", EMBEDS), trial.suggest_categorical("patch", patches_for(img_size))
+    name, patch = (
+        trial.suggest_categorical("embed", TOKENIZERS),
+        trial.suggest_categorical("patch", patches_for(img_size)),
     )
+    embed = EMBEDS[name](Patchify(patch=patch, norm=True))
     count = trial.suggest_categorical("stages", tuple(range(1, STAGES + 1)))
     norm = trial.suggest_categorical("norm", NORMS)
-    position = trial.suggest_categorical("position", POSITIONS)
+    position = trial.suggest_categorical("position", TABLES)
     width: float = trial.suggest_categorical("width", WIDTHS)
     stages = []
     for number in range(1, STAGES + 1):
@@ -145,77 +129,36 @@ def draw(trial: Trial, img_size: int, lr: float) -> DrawnModel:
             width *= trial.suggest_categorical(f"grow{number}", GROWTHS)
         dim = max(HEAD, round(width / HEAD) * HEAD)
         kernel = trial.suggest_categorical(f"kernel{number}", KERNELS)
-        mixer = make_mixer(trial.suggest_categorical(f"mixer{number}", MIXERS), dim, kernel)
-        qkv = Life() if trial.suggest_categorical(f"qkv{number}", QKVS) == "life" else LinearQkv()
+        mixer = trial.suggest_categorical(f"mixer{number}", MIXERS)
+        qkv = trial.suggest_categorical(f"qkv{number}", QKVS)
         gamma = trial.suggest_categorical(f"gamma{number}", GAMMAS)
-        ffn = make_ffn(trial.suggest_categorical(f"ffn{number}", FFNS), gamma, kernel)
-        merge = make_merge(trial.suggest_categorical(f"merge{number}", MERGES)) if number > 1 else None
-        stages.append(
-            Stage(
-                dim,
-                trial.suggest_categorical(f"depth{number}", DEPTHS),
-                mixer,
-                ffn,
-                qkv if getattr(mixer, "fed_by_qkv", False) else LinearQkv(),
-                merge,
-                position=Learned() if number == 1 and position == "learned" else None,
-                norm=norm,
-            )
+        ffn = trial.suggest_categorical(f"ffn{number}", FFNS)
+        merge = trial.suggest_categorical(f"merge{number}", MERGES) if number > 1 else None
+        stage = Stage(
+            dim, trial.suggest_categorical(f"depth{number}", DEPTHS), Global(dim // HEAD), Mlp(gamma), norm=norm
         )
+        filled = replace(
+            stage,
+            mixer=named("mixer", mixer, embed, stage, kernel=kernel, window=WINDOW),
+            # Only depth-wise convolutions may be larger than 3x3.
+            ffn=named("ffn", ffn, embed, stage, gamma=gamma, **({} if ffn == "dense" else {"kernel": kernel})),
+            merge=named("merge", merge, embed, stage) if merge else None,
+            position=POSITIONS[position](stage) if number == 1 else None,
+        )
+        if getattr(filled.mixer, "fed_by_qkv", False):
+            filled = replace(filled, qkv=named("qkv", qkv, embed, stage))
+        stages.append(filled)
     spec = BackboneSpec(
         embed, tuple(stages[:count]), "search", pool=trial.suggest_categorical("pool", POOLS), img_size=img_size
     )
     return DrawnModel(spec, trial.suggest_float("lr", lr / RATES, lr * RATES, log=True))
 
 
-def make_embed(name: str, patch: int) -> Embed:
-    """An embedding by its name."""
-    if name == "patchify":
-        return Patchify(patch=patch, norm=True)
-    kinds: dict[str, Any] = {
-        "conv_stem": ConvStem,
-        "conv_tokenizer": ConvTokenizer,
-        "shifted_patches": ShiftedPatches,
-        "dense_stem": DenseStem,
-    }
-    return kinds[name](patch=patch)
-
-
-def make_mixer(name: str, dim: int, kernel: int) -> Mixer | None:
-    """A mixer by its name, with heads for its width."""
-    heads = dim // HEAD
-    kinds: dict[str, Mixer | None] = {
-        "none": None,
-        "depthwise": DepthWise(kernel=kernel),
-        "dynamic_depthwise": DepthWise(kernel=kernel, dynamics="homogeneous"),
-        "window": Window(heads=heads, window=4),
-        "global": Global(heads=heads),
-        "locality_attention": Global(heads=heads, temperature=True, mask_self=True),
-    }
-    return kinds[name]
-
-
-def make_ffn(name: str, gamma: float, kernel: int) -> Ffn:
-    """A feed-forward part by its name."""
-    kinds: dict[str, Ffn] = {
-        "mlp": Mlp(ratio=gamma),
-        "localvit": LocalityFfn(gamma=gamma, kernel=kernel),
-        "bigate": BiGate(ratio=gamma),
-        "dense": DenseFfn(gamma=gamma),
-    }
-    return kinds[name]
-
-
-def make_merge(name: str) -> Merge:
-    """A merge by its name."""
-    kinds: dict[str, Merge] = {
-        "concat": ConcatMerge(),
-        "conv": ConvMerge(),
-        "residual": ResidualMerge(),
-        "deformable": DeformableMerge(),
-        "pool": PoolMerge(),
-    }
-    return kinds[name]
+def named(slot: str, name: str, embed: Embed, stage: Stage, **settings: Any) -> Any:
+    """A part by its name for a plain stage, with those of the settings that it has."""
+    part = PARTS[slot][name](Context(BackboneSpec(embed, (stage,), "search"), 0))
+    known = {field.name for field in fields(part)} if part else set()
+    return replace(part, **{key: value for key, value in settings.items() if key in known}) if part else None
 
 
 def plain_forms(spec: BackboneSpec) -> Iterator[tuple[str, BackboneSpec]]:
