@@ -8,14 +8,14 @@ import pytest
 
 from nearsight.comparison.examples import find_examples
 from nearsight.comparison.results import Comparison, Curve, Latency, ModelResult, RunResult
-from nearsight.comparison.statistics import Predictions, RunPredictions, best_of, differences, scores
+from nearsight.comparison.statistics import RunPredictions, SharedPredictions, best_of, differences, scores
 from nearsight.data import open_data
 from nearsight.interval import Interval
 
 Make = Callable[..., Comparison]
 
 
-def drawn_predictions(fraction_right: dict[str, float], labels: Any, seeds: int) -> Predictions:
+def drawn_predictions(fraction_right: dict[str, float], labels: Any, seeds: int) -> SharedPredictions:
     generator = np.random.default_rng(0)
 
     def draw(fraction: float) -> RunPredictions:
@@ -24,11 +24,11 @@ def drawn_predictions(fraction_right: dict[str, float], labels: Any, seeds: int)
         return RunPredictions(right, right, np.stack([given, labels]))
 
     runs = {label: {seed: draw(fraction) for seed in range(seeds)} for label, fraction in fraction_right.items()}
-    return Predictions("test", np.arange(len(labels)), runs)
+    return SharedPredictions("test", np.arange(len(labels)), runs)
 
 
 def drawn_model(
-    label: str, rank: int, predictions: Predictions, baseline: str, convnets: tuple[str, ...]
+    label: str, rank: int, predictions: SharedPredictions, baseline: str, convnets: tuple[str, ...]
 ) -> ModelResult:
     found = scores(predictions)
     curve = Curve(epoch=[1, 2], seconds=[1.0, 2.0], loss=[2.0, 1.0], val_score=[0.2, 0.4])

@@ -50,7 +50,7 @@ from .plan import (
 )
 from .results import Comparison, Curve, Disagreement, Latency, ModelResult, RunResult
 from .runner import Board, Slot, epochs_within, find_slots, run_here
-from .statistics import Predictions, best_of, differences, read_predictions, scores
+from .statistics import SharedPredictions, best_of, differences, read_predictions, scores
 
 BATCH = 32
 ROUNDS = 25
@@ -363,7 +363,7 @@ def collect(
     )
 
 
-def read_run(run: RunPlan, predictions: Predictions | None, failures: Mapping[Path, str]) -> RunResult:
+def read_run(run: RunPlan, predictions: SharedPredictions | None, failures: Mapping[Path, str]) -> RunResult:
     """What came of one run."""
     records = [values for values in Run(run.folder).records() if values["kind"] == "epoch"]
     curve = Curve(
@@ -396,7 +396,7 @@ def measure(plan: Plan, folder: Path, threads: int, rounds: Iterable[int]) -> di
     return measure_latency(models, pick_device(), threads, rounds)
 
 
-def disagreements(predictions: Predictions, plan: Plan, folder: Path, prepared: Prepared) -> list[Disagreement]:
+def disagreements(predictions: SharedPredictions, plan: Plan, folder: Path, prepared: Prepared) -> list[Disagreement]:
     """Examples for the best model and the baseline; for the next model where the baseline is best."""
     found = scores(predictions)
     if len(found) < 2:

@@ -19,7 +19,7 @@ from ..runs.predictor import Predictor, load_trained
 from ..tasks import get_task
 from .plan import RunPlan
 from .results import Disagreement, Example, ExamplePrediction
-from .statistics import Predictions
+from .statistics import SharedPredictions
 
 SHOWN, SHOWN_DENSE = 8, 4  # examples of each sort
 SIDE, WIDTH = 96, 720  # pixels of an example: of its longer side, and of several beside each other
@@ -27,7 +27,12 @@ CLEAR = 0.1  # by how much better the predictions for an image must be
 
 
 def find_examples(
-    predictions: Predictions, first: str, second: str, split: Split, classes: Sequence[str], runs: Sequence[RunPlan]
+    predictions: SharedPredictions,
+    first: str,
+    second: str,
+    split: Split,
+    classes: Sequence[str],
+    runs: Sequence[RunPlan],
 ) -> list[Disagreement]:
     """Images that tell two models apart, in both directions."""
     pairs = ((first, second), (second, first))
@@ -42,7 +47,7 @@ def find_examples(
 
 
 def right_and_wrong(
-    predictions: Predictions, right: str, wrong: str, split: Split, classes: Sequence[str]
+    predictions: SharedPredictions, right: str, wrong: str, split: Split, classes: Sequence[str]
 ) -> Disagreement:
     """Images that most seeds of one model get right and most of another wrong; the clearest first."""
     good, bad = predictions.image_scores(right), predictions.image_scores(wrong)
@@ -83,7 +88,9 @@ def spread_over_classes(rows: NDArray[np.int64], labels: NDArray[np.int64]) -> N
     return rows[np.argsort(ranks, kind="stable")]
 
 
-def mostly_predicted(predictions: Predictions, label: str, index: int, classes: Sequence[str]) -> ExamplePrediction:
+def mostly_predicted(
+    predictions: SharedPredictions, label: str, index: int, classes: Sequence[str]
+) -> ExamplePrediction:
     """What most seeds of a model predict for an image."""
     pairs = [run.classes[:, index] for run in predictions.runs[label].values() if run.classes is not None]
     given, labels = np.stack(pairs, axis=1)
@@ -94,7 +101,7 @@ def mostly_predicted(predictions: Predictions, label: str, index: int, classes: 
 
 
 def better_and_worse(
-    predictions: Predictions, better: str, worse: str, split: Split, models: dict[str, Predictor]
+    predictions: SharedPredictions, better: str, worse: str, split: Split, models: dict[str, Predictor]
 ) -> Disagreement:
     """Images that one model predicts clearly better; the largest differences first."""
     good, bad = predictions.image_scores(better), predictions.image_scores(worse)

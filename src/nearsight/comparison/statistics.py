@@ -136,7 +136,7 @@ def judge(difference: float, p: float) -> str:
 
 
 @dataclass(frozen=True)
-class Predictions:
+class SharedPredictions:
     """Predictions of all finished runs to the images that every one of them could read.
 
     Attributes:
@@ -187,7 +187,7 @@ class RunPredictions:
     classes: NDArray[np.int64] | None
 
 
-def read_predictions(plan: Plan, folder: Path) -> Predictions | None:
+def read_predictions(plan: Plan, folder: Path) -> SharedPredictions | None:
     """The predictions of the finished runs; None if there are none."""
     files = {
         (run.model.label, run.seed): read_file(run.folder / PREDICTIONS)
@@ -203,7 +203,7 @@ def read_predictions(plan: Plan, folder: Path) -> Predictions | None:
     runs: dict[str, dict[int, RunPredictions]] = {model.label: {} for model in plan.models}
     for (label, seed), file in files.items():
         runs[label][seed] = pick(file, np.isin(file["indices"], shared))
-    return Predictions(str(first["split"]), shared, runs)
+    return SharedPredictions(str(first["split"]), shared, runs)
 
 
 def pick(file: dict[str, NDArray], kept: NDArray[np.bool_]) -> RunPredictions:
@@ -232,7 +232,7 @@ def read_file(path: Path) -> dict[str, NDArray]:
         ) from None
 
 
-def scores(predictions: Predictions) -> dict[str, Interval]:
+def scores(predictions: SharedPredictions) -> dict[str, Interval]:
     """Score of each model with its interval."""
     found = {
         label: estimate_score(predictions.parts(label), predictions.counted) for label in predictions.labels_done()
@@ -240,7 +240,7 @@ def scores(predictions: Predictions) -> dict[str, Interval]:
     return {label: Interval(estimate.mean, estimate.low, estimate.high) for label, estimate in found.items()}
 
 
-def differences(predictions: Predictions, reference: str) -> dict[str, Difference]:
+def differences(predictions: SharedPredictions, reference: str) -> dict[str, Difference]:
     """How each other model differs from a reference, on the seeds that both have; p corrected for their number."""
     found: dict[str, tuple[Estimate, int]] = {}
     for label in predictions.labels_done():
