@@ -15,7 +15,7 @@ from timm.data.transforms_factory import create_transform
 
 import nearsight
 from nearsight.conversion import ReleasedPreprocessing, check_accuracy
-from nearsight.reproduce.papers import published_accuracy
+from nearsight.reproduction.papers import published_accuracy
 from tests.rounding import assert_rounded
 
 WORDNET = ImageNetInfo("imagenet-1k").label_names()

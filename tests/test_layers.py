@@ -20,7 +20,7 @@ LAYERS = (
     ("heads",),
     ("checkpoints",),
     ("factory",),
-    ("reproduce",),
+    ("reproduction",),
     ("console",),
     ("config",),
     ("data",),

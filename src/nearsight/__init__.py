@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .comparison.compare import compare
     from .conversion import convert
     from .data import open_data
+    from .data.sources.synthetic import make_shapes
     from .deployment.export import export
     from .diagnosis import doctor
     from .embedding import embed
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .lattice import Grid
     from .models.fold import fold
     from .prediction import predict
+    from .reproduction.verdicts import reproduce
     from .retrofit.localize import localize
     from .runs.predictor import load, save
     from .searching.search import search
@@ -70,12 +72,14 @@ __all__ = [
     "load_official",
     "load_recipe",
     "localize",
+    "make_shapes",
     "models",
     "open_data",
     "parts",
     "predict",
     "probe",
     "push",
+    "reproduce",
     "run_training",
     "save",
     "score",
@@ -110,11 +114,13 @@ _HOME = {
     "load_official": "checkpoints",
     "load_recipe": "training",
     "localize": "retrofit",
+    "make_shapes": "data.sources.synthetic",
     "open_data": "data",
     "predict": "prediction",
     "run_training": "training",
     "probe": "explanation.probing",
     "push": "sharing",
+    "reproduce": "reproduction.verdicts",
     "save": "runs.predictor",
     "score": "explanation.faithfulness",
     "search": "searching.search",

@@ -18,7 +18,7 @@ from .data.restore import Size
 from .data.transforms import Preprocessing, to_tensor
 from .evaluation import Progress, choose_split, collect
 from .interval import Interval
-from .reproduce.papers import PublishedAccuracy, published_accuracy
+from .reproduction.papers import PublishedAccuracy, published_accuracy
 from .runs.predictor import load, pick_device
 from .tasks import get_task
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from nearsight.cli.shell import app
 from nearsight.data import open_data
-from nearsight.data.sources.synthetic import CLASSES, draw_image, write_shapes
+from nearsight.data.sources.synthetic import CLASSES, draw_image, make_shapes
 from nearsight.data.split import complete_splits, describe_splits, limit_train, restore_splits
 
 
@@ -101,4 +101,4 @@ def test_what_is_refused(tmp_path: Path) -> None:
         open_data("shapes", task="classify")
     (tmp_path / "a.txt").touch()
     with pytest.raises(ValueError, match="is not an empty folder"):
-        write_shapes(tmp_path, images=4)
+        make_shapes(tmp_path, images=4)

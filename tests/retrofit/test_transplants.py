@@ -9,9 +9,9 @@ from torch import nn
 from nearsight import localize
 from nearsight.models import MODELS
 from nearsight.parts import Life, LocalityFfn
-from nearsight.reproduce.papers import TRANSPLANTS, Transplant
-from nearsight.reproduce.published import rows_of
-from nearsight.reproduce.verdicts import agrees
+from nearsight.reproduction.papers import TRANSPLANTS, Transplant
+from nearsight.reproduction.published import rows_of
+from nearsight.reproduction.verdicts import agrees
 
 PRINTED = [t for t in TRANSPLANTS if t.table != "release"]
 # Rows whose printed size no count of the described model gives: how near it comes, as in `reproduce.register`.

@@ -11,7 +11,7 @@ from nearsight.config.files import load_recipe, read_recipe, to_yaml
 from nearsight.config.recipe import Recipe
 from nearsight.data.sizes import SIZES
 from nearsight.models import MODELS
-from nearsight.reproduce.recipes import WithoutNumbers
+from nearsight.reproduction.recipes import WithoutNumbers
 from nearsight.tasks.build import build
 from nearsight.tasks.classify import EPOCHS, choose_batch, choose_epochs, choose_patch, fill_in
 

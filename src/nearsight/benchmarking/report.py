@@ -14,9 +14,9 @@ from rich.text import Text
 from ..comparison.report import overlap, short_number
 from ..interval import Interval
 from ..plots.style import COLOURS, FAINT, LINE, SMALL, SOFT, figure, tidy, to_png, write
-from ..reproduce.papers import plan
-from ..reproduce.published import PublishedRow, published_rows
-from ..reproduce.recipes import BuildRecipe
+from ..reproduction.papers import plan
+from ..reproduction.published import PublishedRow, published_rows
+from ..reproduction.recipes import BuildRecipe
 from .results import Bench, Growth, Key, growths
 
 if TYPE_CHECKING:

@@ -38,9 +38,9 @@ def shapes(
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws other images.")] = 0,
 ) -> None:
     """Draw shapes on uneven ground, with boxes, masks and classes, for detection and segmentation."""
-    from ..data.sources.synthetic import write_shapes
+    from ..data.sources.synthetic import make_shapes
 
-    counts = write_shapes(out, images, size, seed)
+    counts = make_shapes(out, images=images, size=size, seed=seed)
     listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     print(f"Wrote {out}: {listed} images; instances in annotations/, masks in masks/.")
 

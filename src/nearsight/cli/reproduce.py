@@ -13,7 +13,7 @@ from .options import AsJson
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..reproduce import RowVerdict
+    from ..reproduction import RowVerdict
 
 STATUSES = {  # title and style of each status
     "match": ("as printed", "green"),
@@ -36,14 +36,14 @@ def reproduce(
 ) -> None:
     """Count the papers' models and put the numbers beside the printed ones."""
     from ..console import make_console, tracked
-    from ..reproduce.published import rows_of
-    from ..reproduce.verdicts import judge, print_table, to_json, to_markdown
+    from ..reproduction.published import rows_of
+    from ..reproduction.verdicts import print_table, reproduce, to_json, to_markdown
 
     rows_of(paper)  # refuse an unknown paper, or a page without a folder, before the work
     if markdown and not markdown.absolute().parent.is_dir():
         raise ValueError(f"{markdown} can't be written: there is no folder {markdown.parent}; make it first.")
-    rows = rows_of(None if markdown else paper)
-    verdicts = [judge(row) for row in tracked(rows, "Counting the models of the papers")]
+    counted = None if markdown else paper
+    verdicts = reproduce(counted, progress=lambda rows: tracked(rows, "Counting the models of the papers"))
     if markdown:
         markdown.write_text(to_markdown(verdicts), encoding="utf-8")
         print(f"Wrote {markdown}.", file=sys.stderr)

@@ -185,7 +185,7 @@ def draw_mask(probability: NDArray[np.float32], box: NDArray[np.float32], shown:
     if right <= left or bottom <= top:
         return mask
     side = len(probability)
-    # Places on the grid of the probabilities, with a frame of zeros around it.
+    # Positions on the grid of the probabilities, with a frame of zeros around it.
     along = ((np.arange(left, right) + 0.5 - x1) / (x2 - x1) * side + 0.5).clip(0, side + 1)
     down = ((np.arange(top, bottom) + 0.5 - y1) / (y2 - y1) * side + 0.5).clip(0, side + 1)
     framed = np.pad(probability.astype(np.float64), 1)

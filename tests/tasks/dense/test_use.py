@@ -14,7 +14,7 @@ from nearsight.prediction import predict
 from nearsight.runs.run import Outcome
 from nearsight.tasks.evaluator import TALL
 
-from .conftest import SOURCE
+from .conftest import SMALL, SOURCE
 
 Made = tuple[str, Path, Outcome]
 Typed = Callable[..., tuple[int, str, str]]
@@ -35,7 +35,7 @@ def photos(tmp_path: Path) -> Path:
 
 def test_an_evaluation_agrees_with_the_training(trained: Made) -> None:
     _, folder, outcome = trained
-    found = evaluate(folder, device="cpu")
+    found = evaluate(folder, device="cpu", batch=SMALL["batch"])  # kernels round otherwise in other batches
     assert found.split == "test"
     assert found.score == pytest.approx(outcome.test_score, abs=1e-6)
     scores = found.meter.scores()
@@ -45,7 +45,8 @@ def test_an_evaluation_agrees_with_the_training(trained: Made) -> None:
 
 def test_the_report_of_an_evaluation(trained: Made, tmp_path: Path, type_in: Typed) -> None:
     task, folder, outcome = trained
-    code, _, err = type_in("eval", str(folder), "--out", str(tmp_path / "out"), "--json", "--device", "cpu")
+    words = ("eval", str(folder), "--out", str(tmp_path / "out"), "--json", "--device", "cpu")
+    code, _, err = type_in(*words, "--batch", str(SMALL["batch"]))
     assert code == 0, err
     values = json.loads((tmp_path / "out" / "metrics.json").read_text())
     score = values["boxes"]["ap"] if task == "detect" else values["regions"]["miou"]

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from ...arguments import checked
 from ...console import tracked
 from ...plots.overlays import BACKGROUND
 from ..annotations import AnnotationIssues, DenseSplit, MapValues, rarest_labels
@@ -355,11 +356,14 @@ def open_shapes(
     return Data(source, "shapes", classes, **splits)
 
 
-def write_shapes(folder: Path, images: int = IMAGES, size: int = SIZE, seed: int = SEED) -> dict[str, int]:
-    """Write a data set that opens for both tasks: `annotations/` has the instances, `masks/` the maps.
+@checked
+def make_shapes(
+    out: str | os.PathLike[str], *, images: int = IMAGES, size: int = SIZE, seed: int = SEED
+) -> dict[str, int]:
+    """Write images of shapes that open for both dense tasks: `annotations/` has the instances, `masks/` the maps.
 
     Args:
-        folder: Where to; it must not exist yet, or be empty.
+        out: Folder to write; it must not exist yet, or be empty.
         images: Training images; an eighth as many are written for validation, a quarter for the test.
         size: Pixels of their longer side.
         seed: Another seed gives other images.
@@ -369,7 +373,16 @@ def write_shapes(folder: Path, images: int = IMAGES, size: int = SIZE, seed: int
 
     Raises:
         ValueError: The folder holds something, or there is no such data set.
+
+    Example:
+        >>> import nearsight, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> make_shapes(folder, images=8, size=32)
+        {'train': 8, 'val': 1, 'test': 2}
+        >>> nearsight.open_data(folder).classes[:2]
+        ('disc', 'square')
     """
+    folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} exists and is not an empty folder; give another one.")
     data = open_shapes("detect", images, size, seed)

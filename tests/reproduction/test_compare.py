@@ -7,11 +7,20 @@ from timm.models.twins import LocallyGroupedAttn
 from timm.models.volo import OutlookAttention
 
 from nearsight.models import MODELS
-from nearsight.reproduce import judge, lightvit_formula, rows_of
-from nearsight.reproduce.papers import plan
-from nearsight.reproduce.published import PublishedRow
-from nearsight.reproduce.recipes import BuildRecipe, recipe
-from nearsight.reproduce.register import REGISTER, Figure, agrees, between, explain, rounds_twice, rounds_up, truncates
+from nearsight.reproduction import judge, lightvit_formula, rows_of
+from nearsight.reproduction.papers import plan
+from nearsight.reproduction.published import PublishedRow
+from nearsight.reproduction.recipes import BuildRecipe, recipe
+from nearsight.reproduction.register import (
+    REGISTER,
+    Figure,
+    agrees,
+    between,
+    explain,
+    rounds_twice,
+    rounds_up,
+    truncates,
+)
 from nearsight.retrofit.into_timm import OnTokens
 
 

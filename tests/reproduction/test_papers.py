@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nearsight.reproduce import PAPERS, reproduce, rows_of
-from nearsight.reproduce.recipes import NOT_SHIPPED
-from nearsight.reproduce.verdicts import register_line, section, summary, to_json, used
+from nearsight.reproduction import PAPERS, reproduce, rows_of
+from nearsight.reproduction.recipes import NOT_SHIPPED
+from nearsight.reproduction.verdicts import register_line, section, summary, to_json, used
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 STATUSES = {

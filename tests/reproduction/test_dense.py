@@ -8,9 +8,9 @@ import torch
 from nearsight.heads import CascadeMaskRcnn, DenseModel, DenseSpec, MaskRcnn, UperNet
 from nearsight.models import MODELS
 from nearsight.models.counting import count
-from nearsight.reproduce import judge, rows_of
-from nearsight.reproduce.published import PublishedRow
-from nearsight.reproduce.recipes import DenseRecipe, plan_dense, survey
+from nearsight.reproduction import judge, rows_of
+from nearsight.reproduction.published import PublishedRow
+from nearsight.reproduction.recipes import DenseRecipe, plan_dense, survey
 
 
 def find(paper: str, table: str, name: str, head: str) -> PublishedRow:

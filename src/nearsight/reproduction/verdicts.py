@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..arguments import checked
 from ..models import MODELS, BackboneSpec
 from .papers import plan
 from .published import PAPERS, PublishedRow, rows_of
@@ -43,7 +44,7 @@ class RowVerdict:
     entries: tuple[RegisterEntry | None, ...] = ()
     reason: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The verdict as plain values."""
         pairs = zip(self.figures, self.entries, strict=True)
         figures = {
@@ -67,18 +68,22 @@ class RowVerdict:
         }
 
 
-def reproduce(paper: str | None = None) -> list[RowVerdict]:
-    """Build and count what every row of a paper describes.
+@checked
+def reproduce(
+    paper: str | None = None, *, progress: Callable[[Sequence[PublishedRow]], Iterable[PublishedRow]] = iter
+) -> list[RowVerdict]:
+    """Build and count what every row of a paper's tables describes, beside the numbers that it prints.
 
     Args:
         paper: `localvit`, `lightvit`, `lit`, `dwconv` or `life`; None for all five.
+        progress: Wraps the rows, to show how far the work is.
 
     Example:
         >>> verdicts = reproduce("localvit")
         >>> sorted({v.status for v in verdicts})
         ['explained', 'match']
     """
-    return [judge(row) for row in rows_of(paper)]
+    return [judge(row) for row in progress(rows_of(paper))]
 
 
 def judge(row: PublishedRow) -> RowVerdict:
@@ -145,7 +150,7 @@ def to_json(verdicts: Iterable[RowVerdict]) -> str:
     """Verdicts and the explanations they refer to."""
     verdicts = list(verdicts)
     entries = [{"number": e.number, "cause_known": e.cause, "text": e.text} for e in used(verdicts)]
-    return json.dumps({"rows": [v.to_json() for v in verdicts], "explanations": entries}, indent=1, ensure_ascii=False)
+    return json.dumps({"rows": [v.to_dict() for v in verdicts], "explanations": entries}, indent=1, ensure_ascii=False)
 
 
 def print_table(verdicts: Sequence[RowVerdict], console: Console | None = None) -> None:

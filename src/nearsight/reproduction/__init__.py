@@ -1,7 +1,7 @@
 """Rebuild every row that the five papers print, and say where the figures agree.
 
 Example:
-    >>> from nearsight.reproduce import judge, rows_of
+    >>> from nearsight.reproduction import judge, rows_of
     >>> verdict = judge(rows_of("localvit")[0])
     >>> verdict.row.name, verdict.built, verdict.status
     ('DeiT-T', 'deit_tiny, ratio=4', 'match')
