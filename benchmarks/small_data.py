@@ -26,7 +26,7 @@ from nearsight.comparison.plan import read_plan
 from nearsight.comparison.report import signed
 from nearsight.comparison.results import Comparison as Compared
 from nearsight.comparison.results import read_results
-from nearsight.comparison.statistics import Estimate, Predictions, estimate_difference, read_predictions
+from nearsight.comparison.statistics import Estimate, SharedPredictions, estimate_difference, read_predictions
 from nearsight.console import percent
 from nearsight.interval import wilson
 from nearsight.runs.run import Outcome, Run
@@ -166,7 +166,7 @@ def record(folder: Path) -> None:
     write_whole(PAGES / f"{folder.name}.npz", prediction_file(predictions))
 
 
-def prediction_file(predictions: Predictions) -> bytes:
+def prediction_file(predictions: SharedPredictions) -> bytes:
     """All predictions for the test images, `[runs, images]`, with the names of the runs."""
     runs = {f"{label}-seed{seed}": run for label, seeds in predictions.runs.items() for seed, run in seeds.items()}
     given = np.stack([run.classes for run in runs.values() if run.classes is not None]).astype(np.uint8)
