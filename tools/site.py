@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 # Pages of the root of the repository, and what they are called on the site.
 OUTER = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "README.md": "README.md"}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+COLOUR = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 PARTS = ("slots", "embed", "qkv", "attention", "gather", "depthwise", "sliding", "feedforward", "merge", "norm")
 TASKS = ("tasks.base", "tasks.predictions", "runs.predictor", "embedding", "diagnosis", "serving")
@@ -113,7 +114,7 @@ def from_notebook(notebook: dict[str, Any]) -> str:
             if "image/png" in data:
                 content = "".join(data["image/png"]).replace("\n", "")
                 pieces.append(f'<img alt="Output of the cell above" src="data:image/png;base64,{content}">')
-            elif shown := "".join(output.get("text", data.get("text/plain", ""))).strip():
+            elif shown := COLOUR.sub("", "".join(output.get("text", data.get("text/plain", "")))).strip():
                 pieces.append(f'<pre class="output"><code>{html.escape(shown)}</code></pre>')
     return "\n\n".join(pieces) + "\n"
 
