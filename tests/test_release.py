@@ -16,6 +16,28 @@ import nearsight
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ("gradio", "onnxruntime", "openvino", "ray", "datasets", "optuna", "starlette", "mkdocs", "pytorch_grad_cam")
+# Commands that an extra is needed for, and which.
+LACKING = {
+    "app run": "app",
+    "serve run": "serve",
+    "export run": "deploy",
+    "export run --format openvino": "openvino",
+    "search digits --macs 10e6": "search",
+    "compare digits --models deit_nano --ray auto": "ray",
+    "train hf:owner/name": "hub",
+    "train t.parquet": "parquet",
+    "embed digits --model deit_nano --limit 2 --out e.parquet": "parquet",
+}
+ONE_AFTER_ANOTHER = """
+import sys
+from nearsight.cli.shell import main
+for words in sys.argv[1:]:
+    sys.argv = ["nearsight", *words.split()]
+    try:
+        main()
+    except SystemExit as end:
+        print("left with", end.code, file=sys.stderr)
+"""
 PROJECT = (ROOT / "pyproject.toml").read_text()  # Python 3.10 has no reader of TOML
 
 
@@ -137,7 +159,13 @@ def test_wheel_and_sdist_work_with_nothing_but_the_base_install(tmp_path: Path) 
         )
         done = subprocess.run([str(python), "-c", code], **alone)  # type: ignore[call-overload]
         assert done.returncode == 0 and done.stdout.strip() == "", done.stdout + done.stderr
-    words = ["train", "digits", "--epochs", "1", "--limit", "200", "--cpu", "--quiet", "--offline"]
+    words = ["train", "digits", "--epochs", "1", "--limit", "200", "--cpu", "--quiet", "--offline", "--out", "run"]
     done = subprocess.run([str(place / "bin" / "nearsight"), *words], **alone)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stderr
-    assert list((tmp_path / "runs").glob("*/model.safetensors"))
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
+    done = subprocess.run([str(python), "-c", ONE_AFTER_ANOTHER, *LACKING], **alone)  # type: ignore[call-overload]
+    said = done.stderr.split("left with 1\n")
+    assert done.returncode == 0 and len(said) == len(LACKING) + 1, done.stderr
+    for extra, sentence in zip(LACKING.values(), said, strict=False):
+        assert f"nearsight[{extra}]" in sentence and "Traceback" not in sentence

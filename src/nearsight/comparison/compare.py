@@ -133,6 +133,10 @@ def compare(
     refuse_nothing({"DATA": data, **options})
     if epochs is not None and budget is not None:
         raise ValueError("Give either --epochs or --budget, not both.")
+    if ray is not None:  # said before models are built and timed
+        from .ray import need_ray
+
+        need_ray()
     candidates, wanted = with_baseline(
         parse_candidates(models if isinstance(models, str) else ",".join(models)), baseline
     )

@@ -85,14 +85,20 @@ def run_on_ray(
     return failures
 
 
-def connect(address: str) -> Any:
-    """Ray, connected to a cluster."""
+def need_ray() -> Any:
+    """Ray, which not everybody has."""
     try:
         import ray
     except ImportError:
         raise ValueError(
             "--ray needs Ray, which is not installed; install it with: pip install 'nearsight[ray]'"
         ) from None
+    return ray
+
+
+def connect(address: str) -> Any:
+    """Ray, connected to a cluster."""
+    ray = need_ray()
     try:
         host, colon, port = address.removeprefix("ray://").rpartition(":")
         if colon and port.isdecimal():  # else Ray would go on trying for minutes where nobody listens

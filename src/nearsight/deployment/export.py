@@ -124,7 +124,7 @@ def refuse_others(opened: Predictor) -> None:
 
 # What writing and running each format takes beside torch.
 ONNX = ("onnx", "onnxscript", "onnxruntime")
-NEEDED = {"onnx": ONNX, "openvino": ("onnx", "onnxscript", "openvino"), "pt2": (), "web": ONNX}
+NEEDED = {"onnx": ONNX, "openvino": ("openvino", "onnx", "onnxscript"), "pt2": (), "web": ONNX}
 
 
 @dataclass(frozen=True, repr=False)

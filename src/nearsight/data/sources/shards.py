@@ -133,6 +133,11 @@ def reaching(path: str) -> Iterator[None]:
     except Exception as error:
         if "://" not in path or isinstance(error, RefusedShard):
             raise
+        lacking = getattr(error.__cause__, "name", None) if isinstance(error, ImportError) else None
+        if lacking:  # each protocol has a package of its own
+            raise ValueError(
+                f"Reading {path} needs {lacking}, which is not installed; pip install {lacking}."
+            ) from None
         reason = str(error.__cause__ or error).strip().rstrip(".") or type(error).__name__
         raise OSError(f"{path} can't be read: {reason}.") from None
 
