@@ -31,9 +31,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# The features of a pretrained model at 128 pixels, as `nearsight train` takes them, where its weights are at hand.
+# The features of a pretrained model, at 64 pixels for speed, where its weights are at hand.
 FROZEN := from nearsight.checkpoints.pretrained import find_pretrained; found = find_pretrained(offline=True); \
-  print(f",frozen={found.model}:weights={found.path}:img_size=128:recipe=frozen" if found else "")
+  print(f",frozen={found.model}:weights={found.path}:img_size=64:recipe=frozen" if found else "")
 
 demo: $(STAMP) ## Compare four models on small digits in about three minutes, and pretrained features if at hand; ends with a report.
 	@$(VENV)/bin/nearsight compare digits --scratch-only \
