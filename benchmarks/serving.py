@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import io
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import psutil
 from PIL import Image
 
 from nearsight.atomic import write_whole
+from nearsight.runs.run import processor
 
 KINDS = ("serve", "alone", "async", "threads")
 
@@ -116,6 +118,7 @@ def main() -> None:
     if given.naive:
         naive(given.source, given.naive)
         return
+    loads = [os.getloadavg()[0]]
     servers = {kind: start(given.source, kind) for kind in KINDS}
     rows = []
     try:
@@ -140,6 +143,7 @@ def main() -> None:
             row["ratio"] = round(statistics.median(ratios), 2)
             row["ratios"] = [round(ratio, 2) for ratio in ratios]
             rows.append(row)
+            loads.append(os.getloadavg()[0])
             print(f"{clients} clients: serve is {row['ratio']:.2f} x the better naive one {row['ratios']}")
             for kind in KINDS:
                 rate, median, cpu = row[kind], row[f"{kind}_ms"], row[f"{kind}_cpu_ms"]
@@ -150,7 +154,10 @@ def main() -> None:
         for process, _ in servers.values():
             process.wait(30)
     if given.json:
-        write_whole(given.json, (json.dumps({"source": given.source, "rows": rows}, indent=1) + "\n").encode())
+        # Load: runnable processes over a minute, ours among them; far above the cores only ratios mean something.
+        machine = {"device": processor(), "cores": os.cpu_count(), "load": [round(load, 1) for load in loads]}
+        found = {"source": given.source, "seconds": given.seconds, "side": given.side, "machine": machine, "rows": rows}
+        write_whole(given.json, (json.dumps(found, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":
