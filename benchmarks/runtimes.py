@@ -1,7 +1,8 @@
 """Which runtime is fastest in which precision, and what it costs in predictions.
 
     python benchmarks/runtimes.py agreement            # may run beside other work; --images 300 for a first look
-    python benchmarks/runtimes.py speed                # wants a quiet machine: about 25 minutes on two cores
+    python benchmarks/runtimes.py speed                # wants a quiet machine: about 10 minutes on two cores
+    python benchmarks/runtimes.py speed --compiled     # also torch.compile, which takes a minute for each model
 
 `agreement` shows photographs (clothing, photos30 in `$NEARSIGHT_DATA`) to DeiT-Tiny with its real weights
 (`$NEARSIGHT_WEIGHTS`), plain and localized, and counts in how many the first of the 1,000 classes is that of PyTorch in
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import torch
 from safetensors.torch import load_file
 
 import nearsight
-from nearsight.benchmarking.models import BenchModel, make_runner, onnx_call, openvino_call
+from nearsight.benchmarking.models import KNOWN, BenchModel, make_runner, onnx_call, openvino_call
 from nearsight.benchmarking.results import describe_machine
 from nearsight.data.image import Files
 from nearsight.data.open import open_any
@@ -66,8 +68,6 @@ def photographs(most: int | None) -> tuple[dict[str, Split], Split]:
     if most is not None:
         sets = {"val": Subset(clothing.val, np.sort(draw.permutation(len(clothing.val))[:most]))}
     target = Path(tempfile.mkdtemp()) / "photos30"
-    import zipfile
-
     with zipfile.ZipFile(folder / "photos30.zip") as archive:
         archive.extractall(target)
     paths = sorted(str(path) for path in target.rglob("*.jpg"))
@@ -118,10 +118,11 @@ def first_class(found: Any) -> np.ndarray:
     return np.asarray(logits.float() if isinstance(logits, torch.Tensor) else logits).argmax(axis=1)
 
 
-def speed(rounds: int, models: list[str]) -> dict[str, Any]:
+def speed(rounds: int, models: list[str], compiled: bool) -> dict[str, Any]:
     """All runtimes over the families, for one image and for eight, and which of them won."""
+    runtimes = [name for name in KNOWN if compiled or not name.startswith("compiled")]
     found = nearsight.bench(
-        models, against="timm/deit_tiny_patch16_224", batch=[1, 8], runtimes="all", rounds=rounds, memory=False
+        models, against="timm/deit_tiny_patch16_224", batch=[1, 8], runtimes=runtimes, rounds=rounds, memory=False
     )
     print(found)
     winners = []
@@ -143,11 +144,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["agreement", "speed"])
     parser.add_argument("--images", type=int, help="clothing photographs; all without")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--models", default=",".join(SPEED))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    found = agreement(given.images) if given.what == "agreement" else speed(given.rounds, given.models.split(","))
+    found = (
+        agreement(given.images)
+        if given.what == "agreement"
+        else speed(given.rounds, given.models.split(","), given.compiled)
+    )
     out = given.out or RESULTS / f"runtimes-{given.what}.json"
     machine = {**describe_machine(), "threads": torch.get_num_threads()}
     out.write_text(json.dumps({"machine": machine, **found}, indent=1, ensure_ascii=False) + "\n")

@@ -1,7 +1,7 @@
 """The cost of a training step as a model of three numbers, checked with one and two processes; see docs/scale.md.
 
     python benchmarks/peers.py prepare                     # the JPEG folder, once
-    python benchmarks/scale.py                             # wants a quiet machine: about 15 minutes on two cores
+    python benchmarks/scale.py                             # wants a quiet machine: about 6 minutes on two cores
     python benchmarks/scale.py --gpus 8,64 --compute 4e-4 --bandwidth 2e10   # and what follows elsewhere
 
 Every process has one thread, so that two of them are two cores. Measured: seconds of the passes of an image and of a
@@ -93,7 +93,7 @@ def all_reduce(numbers: int, rounds: int) -> float:
 
 def trained(given: argparse.Namespace, processes: int) -> float:
     """Images in a second of `nearsight train`."""
-    data = given.work / "classes"
+    data = given.work / "few"
     images = len(list((data / "train").rglob("*.jpg"))) // given.batch * given.batch
     walls = []
     for epochs in (1, given.epochs):
@@ -131,7 +131,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     of_image, constant, gradient = compute(given.size, (given.batch // 4, given.batch // 2, given.batch), given.rounds)
-    read = loader(given.work / "classes", given.size, 16 * given.rounds)
+    read = loader(given.work / "few", given.size, 16 * given.rounds)
     exchanged = all_reduce(gradient // 4, given.rounds)
     rows = []
     for processes in (1, 2):

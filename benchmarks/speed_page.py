@@ -11,15 +11,20 @@ from typing import Any
 from nearsight.atomic import write_whole
 from nearsight.plots.style import COLOURS, SMALL, figure, tidy, to_png, write
 
-RESULTS = Path(__file__).parent / "results" / "goals.json"
+RESULTS = Path(__file__).parent / "results"
 PAGES = Path(__file__).parent.parent / "docs" / "results"
+NOTES = {
+    "goals": "without AVX-512, against the first bars"
+}  # of a file from before the machine's instructions were kept
 
 
 def main() -> None:
-    results = json.loads(RESULTS.read_text())
-    write_whole(PAGES / "speed-goals.png", to_png(draw_goals(results)))
-    write_whole(PAGES / "speed-growth.png", to_png(draw_growth(results)))
-    write_whole(PAGES / "speed.md", ("\n".join(lines(results)) + "\n").encode())
+    found = {file.stem: json.loads(file.read_text()) for file in sorted(RESULTS.glob("goals*.json"), reverse=True)}
+    for name, results in found.items():
+        write_whole(PAGES / f"speed-{name}.png", to_png(draw_goals(results)))
+    growth = next(results for results in found.values() if "scaling" in results)
+    write_whole(PAGES / "speed-growth.png", to_png(draw_growth(growth)))
+    write_whole(PAGES / "speed.md", ("\n".join(lines(found)) + "\n").encode())
 
 
 def rows_of(results: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -28,34 +33,46 @@ def rows_of(results: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from part["rows"]
 
 
-def lines(results: dict[str, Any]) -> Iterator[str]:
-    """The page."""
-    machine = next(iter(results.values()))["machine"]
-    rows = list(rows_of(results))
-    reached = sum(row["met"] for row in rows)
+def lines(found: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """The page: a section for each kind of machine."""
     yield "# Speed: what was measured\n"
     yield (
-        f"{reached} of {len(rows)} goals are met. Written by `benchmarks/speed_page.py` from "
-        "[goals.json](../../benchmarks/results/goals.json), which `benchmarks/goals.py` measured on "
-        f"{machine['device']}, {machine['threads']} threads, float32, 224 pixels, "
-        f"PyTorch {machine['versions']['torch']}. "
-        "Each figure is the median over rounds that take turns, with its 95 % interval. The machine was shared: where "
-        "the same matrix product ran at very different speeds within a measurement, the row says so.\n"
+        "Written by `benchmarks/speed_page.py` from what `benchmarks/goals.py` measured, a file for each kind of "
+        "machine: 224 pixels, float32 but where a row says otherwise. Each figure is the median over rounds that take "
+        "turns, with its 95 % interval. The machines were shared: where the same matrix product ran at very different "
+        "speeds within a measurement, the row says so.\n"
     )
-    yield "![How far each measurement lies from its bar](speed-goals.png)\n"
+    for name, results in found.items():
+        yield from section(name, results)
+    yield "![Latency against the number of pixels](speed-growth.png)\n"
+    yield "What was done for these numbers, and why some bars resist: [performance](../performance.md)."
+
+
+def section(name: str, results: dict[str, Any]) -> Iterator[str]:
+    """What one kind of machine gave."""
+    machine, rows = next(iter(results.values()))["machine"], list(rows_of(results))
+    kind = ", ".join(machine.get("instructions", [])) or NOTES[name]
+    reached = sum(row["met"] for row in rows)
+    yield f"## {machine['device']} ({kind})\n"
+    loads = [part["machine"]["load"] for part in results.values() if "load" in part["machine"]]
+    load = f", load before the rows {min(loads):.1f} to {max(loads):.1f}" if loads else ""
+    yield (
+        f"{reached} of {len(rows)} goals are met. [{name}.json](../../benchmarks/results/{name}.json): "
+        f"{machine['threads']} threads, PyTorch {machine['versions']['torch']}{load}.\n"
+    )
+    yield f"![How far each measurement lies from its bar](speed-{name}.png)\n"
     yield "| what | bar | measured | 95 % interval | rounds | met |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for part in results.values():
         restless = " (restless)" if part["warnings"] else ""
         for row in part["rows"]:
-            sign, found = "≤" if row["at_most"] else "≥", row["measured"]
+            sign, value = "≤" if row["at_most"] else "≥", row["measured"]
             met = "yes" if row["met"] else "no"
             yield (
-                f"| {row['what']} | {sign} {row['bar']:g} | **{found['median']:.3f}** | "
-                f"{found['low']:.3f} to {found['high']:.3f}{restless} | {row['rounds']} | {met} |"
+                f"| {row['what']} | {sign} {row['bar']:g} | **{value['median']:.3f}** | "
+                f"{value['low']:.3f} to {value['high']:.3f}{restless} | {row['rounds']} | {met} |"
             )
-    yield "\n![Latency against the number of pixels](speed-growth.png)\n"
-    yield "What was done for these numbers, and why some bars resist: [performance](../performance.md)."
+    yield ""
 
 
 def draw_goals(results: dict[str, Any]) -> Any:

@@ -2,11 +2,13 @@
 
 Both are measured in the real loop (`nearsight.training.loop.take_step`), in one run, in rounds that take turns:
 
-    python benchmarks/training_step.py --data DIR      # where cifar10_subset.npz and photos30.zip are
+    python benchmarks/training_step.py --data DIR      # where cifar10_subset.npz and photos30.zip are; 15 minutes
+    python benchmarks/training_step.py --data DIR --only LIFE LocalViT LocalViT-PVT       # 4 minutes
 
 `pipeline`: the loop fed by the loader against the same loop fed one constant batch, for images of 32 pixels
-(`deit_nano`) and JPEGs at 224 pixels (`deit_tiny`). `life`: `deit_tiny_life` against timm's `deit_tiny_patch16_224`,
-both fed one constant batch. Results go to benchmarks/results/training_step.json.
+(`deit_nano`) and JPEGs at 224 pixels (`deit_tiny`). The others: a model against the plain one that it changes, both fed
+one constant batch. Results go to benchmarks/results/training_step.json, each with its machine; those that are not
+measured this time stay.
 """
 
 import argparse
@@ -14,7 +16,6 @@ import io
 import itertools
 import json
 import os
-import platform
 import tempfile
 import time
 import zipfile
@@ -25,12 +26,28 @@ import numpy as np
 import torch
 from PIL import Image
 
+from nearsight.benchmarking.results import describe_machine
 from nearsight.config.files import load_recipe
 from nearsight.data.loader import Batch
 from nearsight.runs.run import Run
 from nearsight.training.loop import take_step
 from nearsight.training.session import Session, make_accelerator, open_session, prepare, training_batches
 from nearsight.training.signals import StopFlag
+
+SMALL: dict[str, object] = {"model.name": "deit_nano", "batch": 128}
+LARGE: dict[str, object] = {"model.name": "deit_tiny", "batch": 16, "model.img_size": 224}
+STRONG = {"augment.rand_augment": "rand-m9-mstd0.5-inc1", "augment.erase": 0.25, "augment.mixup": 0.8}
+PIPELINES: dict[str, tuple[int, dict[str, object]]] = {
+    "pipeline, 32 pixels": (32, SMALL),
+    "pipeline, 32 pixels, strong augmentation": (32, {**SMALL, **STRONG}),
+    "pipeline, 224-pixel JPEGs": (224, LARGE),
+    "pipeline, 224-pixel JPEGs, strong augmentation": (224, {**LARGE, **STRONG}),
+}
+PAIRS = {
+    "LIFE": ("deit_tiny_life", "timm/deit_tiny_patch16_224"),
+    "LocalViT": ("localvit_tiny", "timm/deit_tiny_patch16_224"),
+    "LocalViT-PVT": ("localvit_pvt", "pvt_tiny"),
+}
 
 
 def open_loop(source: str, settings: dict[str, object]) -> tuple[Session, Iterator[Batch]]:
@@ -72,10 +89,11 @@ def pipeline(source: str, settings: dict[str, object], count: int, steps: int) -
     return report(settings, times, "loader", "constant")
 
 
-def life(source: str, settings: dict[str, object], count: int, steps: int) -> dict[str, object]:
-    """A step of deit_tiny_life by one of timm's deit_tiny."""
+def beside(model: str, host: str, source: str, count: int, steps: int) -> dict[str, object]:
+    """A step of a model by one of its host."""
+    settings: dict[str, object] = {"batch": 16, "model.img_size": 224}
     loops = {}
-    for name in ("deit_tiny_life", "timm/deit_tiny_patch16_224"):
+    for name in (model, host):
         session, batches = open_loop(source, {**settings, "model.name": name})
         loops[name] = (session, itertools.repeat(next(batches)))
     return report(settings, rounds(loops, count, steps), *loops)
@@ -100,32 +118,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("NEARSIGHT_DATA"))
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--only", nargs="+", choices=[*PIPELINES, *PAIRS], metavar="NAME")
     arguments = parser.parse_args()
     if arguments.data is None:
         parser.error("give --data, or set NEARSIGHT_DATA")
     photos = Path(tempfile.mkdtemp()) / "photos"
     write_photos(arguments.data / "photos30.zip", photos, copies=20)
-    small = {"model.name": "deit_nano", "batch": 128}
-    large = {"model.name": "deit_tiny", "batch": 16, "model.img_size": 224}
-    strong = {"augment.rand_augment": "rand-m9-mstd0.5-inc1", "augment.erase": 0.25, "augment.mixup": 0.8}
-    cifar = str(arguments.data / "cifar10_subset.npz")
-    results = {
-        "machine": {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "python": platform.python_version()},
-        "torch": torch.__version__,
-        "pipeline, 32 pixels": pipeline(cifar, small, arguments.rounds, 4),
-        "pipeline, 32 pixels, strong augmentation": pipeline(cifar, {**small, **strong}, arguments.rounds, 4),
-        "pipeline, 224-pixel JPEGs": pipeline(str(photos), large, arguments.rounds, 3),
-        "pipeline, 224-pixel JPEGs, strong augmentation": pipeline(
-            str(photos), {**large, **strong}, arguments.rounds, 3
-        ),
-        "LIFE": life(str(photos), {"batch": 16, "model.img_size": 224}, arguments.rounds, 3),
-    }
+    sources = {32: str(arguments.data / "cifar10_subset.npz"), 224: str(photos)}
     target = Path(__file__).parent / "results" / "training_step.json"
-    target.write_text(json.dumps(results, indent=1) + "\n")
-    for name, result in results.items():
-        for key, value in result.items() if isinstance(result, dict) else ():
+    results = json.loads(target.read_text()) if target.is_file() else {}
+    for name in arguments.only or [*PIPELINES, *PAIRS]:
+        if name in PAIRS:
+            found = beside(*PAIRS[name], sources[224], arguments.rounds, 3)
+        else:
+            side, settings = PIPELINES[name]
+            found = pipeline(sources[side], settings, arguments.rounds, 4 if side == 32 else 3)
+        results[name] = {**found, "machine": {**describe_machine(), "threads": torch.get_num_threads()}}
+        target.write_text(json.dumps(results, indent=1) + "\n")
+        for key, value in found.items():
             if " by " in key:
-                print(f"{name}: {key} {value['ratio']:.3f} ({value['from']:.3f} to {value['to']:.3f})")
+                print(f"{name}: {key} {value['ratio']:.3f} ({value['from']:.3f} to {value['to']:.3f})", flush=True)
 
 
 if __name__ == "__main__":

@@ -295,8 +295,10 @@ def fit_exponent(pixels: Sequence[float], costs: Sequence[float]) -> Interval | 
 
 
 def describe_machine() -> dict[str, Any]:
-    """Where and with what is measured: the system, the CPU's instructions, the versions."""
+    """Where and with what is measured: the system, the CPU's instructions, the load before it, versions."""
     about = environment()
+    if hasattr(os, "getloadavg"):  # not on Windows
+        about["load"] = os.getloadavg()[0]
     for package in ("onnxruntime", "openvino"):
         with suppress(PackageNotFoundError):
             about["versions"][package] = version(package)
