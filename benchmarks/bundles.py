@@ -98,20 +98,22 @@ def measure(name: str, work: Path, data: Path) -> dict[str, Any]:
     source, options = CASES[name]
     used = labels_of(data / "coco_mini.zip", work / "labels") if source == "labels" else data / source
     run, bundle = work / name.replace(" ", "-"), work / f"{name.replace(' ', '-')}.bundle"
+    report = work / f"{name.replace(' ', '-')}.report"
+    os.chdir(work)  # where `predict` draws what detectors and segmenters find
     began = time.perf_counter()
     nearsight("train", used, *options, "--seed", 0, "--threads", 1, "--cpu", "--quiet", "--out", run)
     trained = time.perf_counter() - began
     nearsight("export", run, "--out", bundle, "--force")
     metrics = {
-        "pytorch": json.loads(nearsight("eval", run, used, "--split", "val", "--out", work / "report", "--json")),
-        "bundle": json.loads(bare("eval", bundle, used, "--split", "val", "--out", work / "report", "--json")),
+        "pytorch": json.loads(nearsight("eval", run, used, "--split", "val", "--out", report, "--json")),
+        "bundle": json.loads(bare("eval", bundle, used, "--split", "val", "--out", report, "--json")),
     }
     photos = work / "photos"
     if not photos.is_dir():
         with zipfile.ZipFile(data / "photos30.zip") as zipped:
             zipped.extractall(photos)
-    theirs = json.loads(nearsight("predict", run, photos, "--json"))
-    mine = json.loads(bare("predict", bundle, photos, "--json"))
+    theirs = json.loads(nearsight("predict", run, photos, "--json", "--force"))
+    mine = json.loads(bare("predict", bundle, photos, "--json", "--force"))
     return {
         "data": source,
         "options": list(options),
@@ -134,10 +136,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
+    given.out = given.out.resolve()
     results = json.loads(given.out.read_text()) if given.out.is_file() else {}
     for name in given.only or CASES:
         print(name, flush=True)
-        found = measure(name, given.work, Path(os.environ["NEARSIGHT_DATA"]))
+        found = measure(name, given.work.resolve(), Path(os.environ["NEARSIGHT_DATA"]))
         results[name] = {**found, "machine": describe_machine()}
         write_whole(given.out, (json.dumps(results, indent=1) + "\n").encode())
         print(json.dumps({side: summary(values) for side, values in found["metrics"].items()}), flush=True)
