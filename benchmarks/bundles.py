@@ -140,7 +140,7 @@ def main() -> None:
     results = json.loads(given.out.read_text()) if given.out.is_file() else {}
     for name in given.only or CASES:
         print(name, flush=True)
-        found = measure(name, given.work.resolve(), Path(os.environ["NEARSIGHT_DATA"]))
+        found = measure(name, given.work.resolve(), Path(os.environ["NEARSIGHT_DATA"]).resolve())
         results[name] = {**found, "machine": describe_machine()}
         write_whole(given.out, (json.dumps(results, indent=1) + "\n").encode())
         print(json.dumps({side: summary(values) for side, values in found["metrics"].items()}), flush=True)
