@@ -1,7 +1,7 @@
 """Nearsight beside what users would run instead, each in one command; wants a quiet machine.
 
     python benchmarks/peers.py prepare      # JPEG folders of clothing.zip; an environment with the peers; once
-    python benchmarks/peers.py train        # on 1,023 JPEGs: about 10 minutes on two cores
+    python benchmarks/peers.py train        # on 991 JPEGs: about 10 minutes on two cores
     python benchmarks/peers.py predict      # 5,000 JPEGs: about 6 minutes
     python benchmarks/peers.py start        # from a cold start to the first prediction: 2 minutes
     python benchmarks/peers.py eval         # 3,068 images: about 5 minutes
