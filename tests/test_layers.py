@@ -11,7 +11,7 @@ ROOT = Path(nearsight.__file__).parent
 # Each line may import what stands above it, and its own; names on one line are strangers to each other.
 LAYERS = (
     ("arguments",),
-    ("atomic", "catalogue", "interval", "lattice", "plots"),
+    ("atomic", "catalogue", "interval", "lattice", "plots", "shipped"),
     ("timing",),
     ("ops",),
     ("parts",),

@@ -13,6 +13,7 @@ from .models import MODELS
 from .models.options import OF_BACKBONE
 from .models.registry import create_from_spec, describe
 from .models.spec import BackboneSpec, read_spec
+from .shipped import shipped_models
 
 
 @checked
@@ -50,7 +51,8 @@ def create_model(
         patch_size: Stride of the embedding in pixels; None takes the model's own.
         in_chans: Channels of the images; None takes 3, or what the weights were made for.
         num_classes: Outputs of the head, 0 for none; None takes 1000, or what the weights were made for.
-        weights: File written by `nearsight.convert`.
+        weights: File written by `nearsight.convert` or `nearsight.save`, or a model that comes with Nearsight
+            (`near_nano.clothing`).
         spec: A model of your own in place of a name: a `BackboneSpec`, or a file of its description (`spec.json` of
             `nearsight.search`).
         **options: Parts by slot (`embed`, `qkv`, `mixer`, `ffn`, `merge`), fields of the parts (`gamma`, `kernels`,
@@ -80,7 +82,7 @@ def create_model(
         from .checkpoints import load_model
         from .checkpoints.format import read_description
 
-        path = Path(weights)
+        path = shipped_models().get(str(weights)) or Path(weights)
         description = read_description(path)
         if name is not None and description["name"] != name:
             other = description["name"] or "a model without a registered name"

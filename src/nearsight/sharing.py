@@ -299,13 +299,24 @@ def table(rows: list[tuple[str, str]]) -> list[str]:
 
 
 def origin(environment: dict[str, Any]) -> list[tuple[str, str]]:
-    """Where the weights began."""
-    began = environment.get("weights")
-    if not began:
-        return [("began", "from scratch")]
-    terms = "" if permits_commercial_use(str(began["licence"])) else ", which may forbid commercial use"
-    known = f"pretrained weights {began['name']} (licence {began['licence']}{terms}; SHA-256 {began['sha256'][:16]}...)"
-    return [("began", known)]
+    """Where the weights began, and those of the teacher of a distilled model."""
+    rows = [("began", began(environment.get("weights")))]
+    if teacher := environment.get("teacher"):
+        rows.append(("teacher", f"{teacher['model']}, which began {began(teacher['weights'])}"))
+    return rows
+
+
+def began(weights: dict[str, Any] | None) -> str:
+    """What a training started from."""
+    if not weights:
+        return "from scratch"
+    if "name" not in weights:
+        return f"from the weights of another run (SHA-256 {weights['sha256'][:16]}...)"
+    terms = "" if permits_commercial_use(str(weights["licence"])) else ", which may forbid commercial use"
+    return (
+        f"from pretrained weights {weights['name']} (licence {weights['licence']}{terms}; SHA-256 "
+        f"{weights['sha256'][:16]}...)"
+    )
 
 
 def results(outcome: Outcome, file: Path) -> list[tuple[str, str]]:

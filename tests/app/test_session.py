@@ -179,7 +179,7 @@ def test_recent_keeps_what_was_used_last() -> None:
 
 def test_what_is_given_comes_first(trained_run: Path) -> None:
     sources = offered([str(trained_run)])
-    assert sources[:2] == [str(trained_run), "swin_nano"] and len(sources) == len(set(sources))
+    assert sources[:3] == [str(trained_run), "near_nano.clothing", "swin_nano"] and len(sources) == len(set(sources))
     session = AppSession(sources)
     (block,) = session.blocks(PageState(first=str(trained_run), methods=("Attention", "Roll-out")))
     assert ">trained<" in block and "random" not in block and "&lt;b&gt;seven" in block

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearsight.app.samples import DRAWN, sample
+from nearsight.app.samples import DRAWN, SAMPLES, sample
 from nearsight.app.uploads import KEPT, MOST_BYTES, read_upload
 
 
@@ -64,6 +64,12 @@ def test_samples_are_images_with_something_on_them(name: str) -> None:
     assert pixels.shape == (512, 512, 3) and pixels.std() > 25
 
 
+def test_photos_of_clothing_come_first() -> None:
+    photos = SAMPLES[: len(SAMPLES) - len(DRAWN)]
+    assert photos == ("Dress", "Hat", "Jacket", "Sandals")
+    assert all(sample(name).mode == "RGB" and min(sample(name).size) >= 192 for name in photos)
+
+
 def test_an_unknown_sample() -> None:
-    with pytest.raises(ValueError, match="There is no sample 'Dog'; there are Balloons"):
+    with pytest.raises(ValueError, match=r"There is no sample 'Dog'; there are Dress, .*Balloons"):
         sample("Dog")

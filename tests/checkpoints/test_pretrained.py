@@ -141,7 +141,7 @@ def test_a_licence_that_timm_does_not_know_is_unknown(folder: Path) -> None:
     (folder / "resnet18.fb_swsl_ig1b_ft_in1k.safetensors").write_bytes(b"weights")
     (folder / "vit_tiny_patch16_224.mine.safetensors").write_bytes(b"weights")
     (folder / "my_model.safetensors").write_bytes(b"weights")
-    licences = {one.name: one.licence for one in list_pretrained() if one.path is not None}
+    licences = {one.name: one.licence for one in list_pretrained() if one.source == "folder"}
     assert licences == {
         "resnet18.fb_swsl_ig1b_ft_in1k": "cc-by-nc-4.0",
         "vit_tiny_patch16_224.mine": "unknown",

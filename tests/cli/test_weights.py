@@ -53,8 +53,9 @@ def test_the_table_fits_into_80_columns(
     assert code == 0 and max(map(len, rows)) <= 80
     assert rows[0].split()[0] == "convnextv2_nano" and "cc-by-nc-4.0" in rows[0] and "only if named" in rows[0]
     assert rows[1].split() == [NAME, "1.5", "MB", "apache-2.0", "folder"]
-    assert [row.split()[0] for row in rows[2:]] == [host.name for host in HOSTS]
-    assert all(row.rstrip().endswith("to get") for row in rows[2:])
+    assert rows[2].split() == ["near_nano.clothing", "2.0", "MB", "CC0-1.0", "shipped,", "only", "if", "named"]
+    assert [row.split()[0] for row in rows[3:]] == [host.name for host in HOSTS]
+    assert all(row.rstrip().endswith("to get") for row in rows[3:])
     code, out, _ = type_in("weights", "--json")
     told = {one["name"]: (one["file"], one["automatic"]) for one in json.loads(out)}
     assert told[NAME] == (str(folder / f"{NAME}.safetensors"), True)

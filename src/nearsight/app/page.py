@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from PIL import ImageOps
 
 from .panels import FIRST, METHODS, file_uri, notice
-from .samples import DRAWN, sample
+from .samples import SAMPLES, sample
 from .session import AppSession, Corrections, PageState
 from .similar import SimilarImages
 
@@ -71,7 +72,7 @@ def build(handlers: "Handlers", sources: list[str]) -> None:
                 container=False,
             )
             gallery = gr.Gallery(
-                [(sample(name).resize((144, 144)), name) for name in DRAWN],
+                [(ImageOps.fit(sample(name), (144, 144)), name) for name in SAMPLES],
                 columns=5,
                 allow_preview=False,
                 show_label=False,
@@ -159,7 +160,7 @@ class Handlers:
 
     def pick(self, kept: dict[str, Any], event: gr.SelectData) -> list[Any]:
         """A sample was chosen."""
-        name, before = list(DRAWN)[int(event.index)], restored(kept)
+        name, before = SAMPLES[int(event.index)], restored(kept)
         return self.all_of(replace(before, image=f"sample:{name}", point=None), before)
 
     def take(self, kept: dict[str, Any], file: str | None) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Images to start with, drawn by this file: nothing is shipped, downloaded or owned by anybody."""
+"""Images to start with: photos that come with the package (CC0), and what this file draws."""
 
 import math
 from collections.abc import Callable
@@ -6,6 +6,8 @@ from functools import cache
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
+
+from ..shipped import shipped_photos
 
 SIDE = 512
 FINE = 2  # drawn so much larger, then made smaller: smooth edges
@@ -134,6 +136,7 @@ DRAWN: dict[str, Callable[[], Image.Image]] = {
     "Hills": hills,
     "Rings": rings,
 }
+SAMPLES = (*shipped_photos(), *DRAWN)  # their names
 
 
 @cache
@@ -144,6 +147,8 @@ def sample(name: str) -> Image.Image:
         >>> sample("Cat").size
         (512, 512)
     """
+    if name in (photos := shipped_photos()):
+        return Image.open(photos[name]).convert("RGB")
     if name not in DRAWN:
-        raise ValueError(f"There is no sample {name!r}; there are {', '.join(DRAWN)}.")
+        raise ValueError(f"There is no sample {name!r}; there are {', '.join(SAMPLES)}.")
     return DRAWN[name]().resize((SIDE, SIDE), Image.Resampling.LANCZOS)

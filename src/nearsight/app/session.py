@@ -13,6 +13,7 @@ from ..atomic import write_whole
 from ..explanation.figures import Panel, draw_rows
 from ..factory import list_models
 from ..plots.style import to_png
+from ..shipped import shipped_models
 from ..tasks import get_task
 from .cache import ModelView, Recent, ViewCache, open_shown
 from .panels import FIRST, MethodPanel, PanelOptions, draw_panels, model_block, problem_block, ring
@@ -296,7 +297,7 @@ FIRST = ("swin_nano", "iddwnet_nano", "lit_nano", "deit_nano", "lightvit_nano")
 
 
 def offered(given: list[str], tta: str | None = None, error_rate: float | None = None) -> list[str]:
-    """What was asked for, then the nano models, which need no training to be looked into.
+    """What was asked for, then trained models that come with Nearsight, then the nano ones with random weights.
 
     Args:
         given: Runs, weight files and names of models; each is opened once, so that a wrong one is told at once.
@@ -305,11 +306,11 @@ def offered(given: list[str], tta: str | None = None, error_rate: float | None =
 
     Example:
         >>> offered([])[:2], "localvit_nano" in offered(["swin_nano"])
-        (['swin_nano', 'iddwnet_nano'], True)
+        (['near_nano.clothing', 'swin_nano'], True)
     """
     for source in given:
         opened = open_shown(source, tta)
         if error_rate is not None:
             opened.promise(error_rate, tta)
     nano = [*FIRST, *(name for name in list_models("*_nano*") if name not in FIRST)]
-    return list(dict.fromkeys((*given, *nano)))
+    return list(dict.fromkeys((*given, *shipped_models(), *nano)))

@@ -26,6 +26,7 @@ from ..models.counting import count
 from ..models.fold import fold
 from ..models.spec import is_spec_file
 from ..runs.predictor import is_path, load_module
+from ..shipped import shipped_models
 from ..tasks import get_task
 from ..tasks.build import build, channels_seen
 from ..timing import refuse_precision
@@ -89,7 +90,7 @@ def open_model(text: str, size: int | None = None) -> BenchModel | NotMeasured:
         ((64, 64), 247896960)
     """
     device = "meta"  # where numbers are not needed to count, and large images take no memory
-    if is_path(text) and not is_spec_file(text):
+    if text in shipped_models() or (is_path(text) and not is_spec_file(text)):
         given = load_module(Path(text).expanduser())
         label, name, model, own = label_of(Path(text)), given.name, given.model, given.preprocessing.size
         if given.weights != "converted":

@@ -26,9 +26,10 @@ from timm.models import get_arch_pretrained_cfgs
 from ..arguments import checked
 from ..atomic import write_whole
 from ..models import MODELS
+from ..shipped import shipped_models
 from .timm import check_model_name
 
-Source = Literal["named", "folder", "cache", "download"]
+Source = Literal["named", "folder", "cache", "download", "shipped"]
 ENDINGS = (".safetensors", ".pth", ".pt", ".bin")  # the others of timm's files are pickled NumPy arrays
 UNKNOWN = "unknown"
 COMMERCIAL = re.compile(r"(apache-2\.0|mit|isc|unlicense|0bsd|bsd-[23]-clause|cc0-1\.0|cc-by(-sa)?-[34]\.0)")
@@ -130,6 +131,7 @@ class Pretrained(Found):
             "folder": "found in NEARSIGHT_WEIGHTS",
             "cache": "found in a cache",
             "download": "downloaded",
+            "shipped": "it comes with Nearsight",
         }[self.source]
         return (
             f"Starts from the pretrained weights {self.name} ({why}: {self.path}; licence {self.licence}), since that "
@@ -425,7 +427,7 @@ class Listed:
         licence: Of the weights.
         bytes: Size of the file, about where it is not at hand.
         path: The file; None where it has to be downloaded.
-        source: `folder` or `cache`; None where it has to be downloaded.
+        source: `folder`, `cache` or, of what comes with the package, `shipped`; None where it has to be downloaded.
         about: What speaks for it as a host.
     """
 
@@ -439,7 +441,7 @@ class Listed:
     @property
     def automatic(self) -> bool:
         """Whether a training starts from it where nobody names weights."""
-        return self.path is not None and permits_commercial_use(self.licence)
+        return self.path is not None and self.source != "shipped" and permits_commercial_use(self.licence)
 
     def to_dict(self) -> dict[str, Any]:
         """What it is and where, as values that JSON knows."""
@@ -467,6 +469,9 @@ def list_pretrained() -> list[Listed]:
         whole, size = full_name(found.model, found.tag or default_tag(found.model)), found.path.stat().st_size
         listed.append(Listed(found.name, found.licence, size, found.path, found.source, about.get(whole, "")))
     held = {full_name(found.model, found.tag or default_tag(found.model)) for found in at_hand()}
+    for name, file in shipped_models().items():
+        origin = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))["origin"]
+        listed.append(Listed(name, origin["licence"], file.stat().st_size, file, "shipped", origin["about"]))
     return listed + [
         Listed(host.name, host.licence, host.bytes, None, None, host.about) for host in HOSTS if host.name not in held
     ]

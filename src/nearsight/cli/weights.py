@@ -29,7 +29,7 @@ def weights(context: typer.Context, as_json: AsJson = False) -> None:
     table.add_column("licence")
     table.add_column("where")
     for one in listed:
-        taken = "" if permits_commercial_use(one.licence) else ", only if named"
+        taken = ", only if named" if one.source == "shipped" or not permits_commercial_use(one.licence) else ""
         table.add_row(one.name, megabytes(one.bytes), one.licence, f"{one.source}{taken}" if one.source else "to get")
     make_console().print(table)
     for folder, source in weight_folders():

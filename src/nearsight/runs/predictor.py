@@ -18,6 +18,7 @@ import numpy as np
 from ..arguments import checked
 from ..data.image import decode
 from ..data.samples import Split
+from ..shipped import shipped_models
 from ..tasks import get_task
 from ..tasks.predictions import Prediction
 from .bundle import Bundle, is_bundle, read_bundle
@@ -343,9 +344,9 @@ def load(
 
     Args:
         source: Folder of a run or of a bundle, a `.safetensors` file with its JSON file beside it, a model of the
-            Hugging Face hub as `hf:owner/name`, or the name of a model, ours or timm's, which gets random weights. A
-            list of runs, their folders between commas, or the folder of `train --folds` opens as one that averages
-            them.
+            Hugging Face hub as `hf:owner/name`, a model that comes with Nearsight (`near_nano.clothing`), or the name
+            of any other, ours or timm's, which gets random weights. A list of runs, their folders between commas, or
+            the folder of `train --folds` opens as one that averages them.
         device: Where the model is to stand; None leaves it on the CPU.
         img_size: Side of the images in pixels; None takes the model's own.
         seed: Of random weights.
@@ -372,6 +373,8 @@ def load(
         predictor = with_calibration(replace(predictor, path=folder))
     elif str(source).startswith(HUB):
         predictor = load_from_hub(str(source), img_size)
+    elif os.fspath(source) in (shipped := shipped_models()) and not os.path.exists(source):
+        predictor = load_weights(shipped[os.fspath(source)], img_size)
     elif not is_path(source):
         predictor = load_by_name(os.fspath(source), img_size, seed)
     elif is_bundle(path := Path(source).expanduser()):

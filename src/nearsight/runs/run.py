@@ -23,6 +23,7 @@ from ..config.files import read_recipe, to_yaml
 from ..config.recipe import Recipe
 from ..data.open import NAMES, open_again, open_any
 from ..data.samples import Data
+from ..shipped import shipped_models
 from ..tasks import get_evaluator
 
 if TYPE_CHECKING:
@@ -118,10 +119,14 @@ class Run:
         about: dict[str, Any] = {**environment(), "processes": processes()}
         about |= {} if measured is None else {"seconds_of_an_image": dict(measured)}
         if recipe.model.weights is not None:
-            given = Path(recipe.model.weights)
             from ..checkpoints.pretrained import identify
 
+            given = shipped_models().get(recipe.model.weights) or Path(recipe.model.weights)
             about["weights"] = identify(given / "model.safetensors" if given.is_dir() else given)
+        if recipe.distill is not None and (taught := Run(Path(recipe.distill.teacher).expanduser())).is_begun():
+            from ..checkpoints.pretrained import first_weights
+
+            about["teacher"] = {"model": taught.recipe().model.name, "weights": first_weights(taught.folder)}
         write_whole(self.folder / "environment.json", as_json(about))
         write_whole(self.folder / "data.json", as_json(data))
 

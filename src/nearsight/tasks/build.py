@@ -22,6 +22,7 @@ from ..models import MODELS
 from ..models.backbone import Backbone, pair
 from ..models.spec import spec_from_json
 from ..retrofit import LocalizeOptions, apply_choice
+from ..shipped import shipped_models
 from .base import Built
 
 
@@ -210,7 +211,8 @@ def weights_file(given: str | None, name: str | None = None) -> Path | None:
     """The file of weights that a setting stands for: a file, that of a run's folder, or pretrained ones of a model.
 
     Args:
-        given: A path, `pretrained` (which is downloaded if need be) or `auto` (which takes what is at hand).
+        given: A path, a model that comes with Nearsight, `pretrained` (which is downloaded if need be) or `auto` (which
+            takes what is at hand).
         name: Of the model, for pretrained weights.
     """
     if given is None:
@@ -221,6 +223,8 @@ def weights_file(given: str | None, name: str | None = None) -> Path | None:
         if found is None and asked:
             raise ValueError(f"model.weights is pretrained, but {why_missing(name)}")
         return found.path if found else None
+    if given in (shipped := shipped_models()):
+        return shipped[given]
     path = Path(given)
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.is_file():
