@@ -105,8 +105,8 @@ def measure(name: str, work: Path, data: Path) -> dict[str, Any]:
     trained = time.perf_counter() - began
     nearsight("export", run, "--out", bundle, "--force")
     metrics = {
-        "pytorch": json.loads(nearsight("eval", run, used, "--split", "val", "--out", report, "--json")),
-        "bundle": json.loads(bare("eval", bundle, used, "--split", "val", "--out", report, "--json")),
+        "pytorch": numbers(json.loads(nearsight("eval", run, used, "--split", "val", "--out", report, "--json"))),
+        "bundle": numbers(json.loads(bare("eval", bundle, used, "--split", "val", "--out", report, "--json"))),
     }
     photos = work / "photos"
     if not photos.is_dir():
@@ -143,12 +143,18 @@ def main() -> None:
         found = measure(name, given.work.resolve(), Path(os.environ["NEARSIGHT_DATA"]).resolve())
         results[name] = {**found, "machine": describe_machine()}
         write_whole(given.out, (json.dumps(results, indent=1) + "\n").encode())
-        print(json.dumps({side: summary(values) for side, values in found["metrics"].items()}), flush=True)
+        print(json.dumps(found["metrics"]), flush=True)
 
 
-def summary(metrics: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a report that are no tables."""
-    return {key: value for key, value in metrics.items() if isinstance(value, float)}
+def numbers(report: dict[str, Any], above: str = "") -> dict[str, float]:
+    """The numbers of a report by their names, those of a part behind its own: `boxes.ap50`; tables are left out."""
+    found = {}
+    for key, value in report.items():
+        if isinstance(value, float):
+            found[above + key] = value
+        elif isinstance(value, dict) and not above and key != "classes":
+            found |= numbers(value, f"{key}.")
+    return found
 
 
 if __name__ == "__main__":

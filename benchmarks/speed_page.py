@@ -1,15 +1,17 @@
-"""The page on speed, docs/results/speed.md, with its figures, from what `goals.py` measured.
+"""The page on speed, docs/results/speed.md, with its figures, from what the benchmarks of this folder measured.
 
 python benchmarks/speed_page.py
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from nearsight.atomic import write_whole
+from nearsight.interval import wilson
 from nearsight.plots.style import COLOURS, SMALL, figure, tidy, to_png, write
+from nearsight.timing import median_interval
 
 RESULTS = Path(__file__).parent / "results"
 PAGES = Path(__file__).parent.parent / "docs" / "results"
@@ -44,6 +46,9 @@ def lines(found: dict[str, dict[str, Any]]) -> Iterator[str]:
     )
     for name, results in found.items():
         yield from section(name, results)
+    for file, write_rows in OTHERS.items():
+        if (RESULTS / f"{file}.json").is_file():
+            yield from write_rows(json.loads((RESULTS / f"{file}.json").read_text()))
     yield "![Latency against the number of pixels](speed-growth.png)\n"
     yield "What was done for these numbers, and why some bars resist: [performance](../performance.md)."
 
@@ -73,6 +78,118 @@ def section(name: str, results: dict[str, Any]) -> Iterator[str]:
                 f"{value['low']:.3f} to {value['high']:.3f}{restless} | {row['rounds']} | {met} |"
             )
     yield ""
+
+
+def machine_of(record: dict[str, Any], command: str) -> str:
+    """A sentence on where it was measured."""
+    machine = record["machine"]
+    kind = ", ".join(machine.get("instructions", [])) or "instructions not recorded"
+    versions = machine.get("versions", {})
+    named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "onnxruntime", "openvino") if name in versions)
+    load = f", load {machine['load']:.1f}" if "load" in machine else ""
+    return f"`{command}`: {machine['device']} ({kind}), {named}{load}.\n"
+
+
+def told(values: Sequence[float], unit: str = "") -> str:
+    """A median with its interval."""
+    found = median_interval(values)
+    return f"{found.value:,.2f}{unit} ({found.low:,.2f} to {found.high:,.2f})"
+
+
+def winners(record: dict[str, Any]) -> Iterator[str]:
+    """Which runtime is fastest for which model."""
+    yield "## Which runtime wins\n"
+    yield machine_of(record, "benchmarks/runtimes.py speed")
+    yield "| model | batch | fastest | its time by the folded model's |"
+    yield "| --- | --- | --- | --- |"
+    for row in record["winners"]:
+        ratio = row["by_folded"]
+        yield (
+            f"| {row['model']} | {row['batch']} | {row['runtime']} | "
+            f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f}) |"
+        )
+    yield ""
+
+
+def agreement(record: dict[str, Any]) -> Iterator[str]:
+    """What fewer bits and other runtimes cost."""
+    yield "## What other runtimes and fewer bits change\n"
+    yield "How often the first class of photographs is that of PyTorch in float32, with real weights.\n"
+    yield machine_of(record, "benchmarks/runtimes.py agreement")
+    yield "| model | runtime | clothing | photos30 | layers in float |"
+    yield "| --- | --- | --- | --- | --- |"
+    for row in record["agreement"]:
+        same = [interval_of(row.get(part)) for part in ("clothing", "photos30")]
+        yield f"| {row['model']} | {row['runtime']} | {' | '.join(same)} | {', '.join(row['kept_in_float'])} |"
+    yield ""
+
+
+def interval_of(found: dict[str, Any] | None) -> str:
+    """A fraction with Wilson's interval, in percent."""
+    if found is None:
+        return ""
+    value = wilson(round(found["same"] * found["images"]), found["images"])
+    return f"{100 * value.value:.2f} % ({100 * value.low:.2f} to {100 * value.high:.2f}) of {found['images']:,}"
+
+
+def training(record: dict[str, Any]) -> Iterator[str]:
+    """Loops beside each other; ratios within rounds."""
+    ours = record["rows"][0]["images_per_second"]
+    yield "## `nearsight train` beside other loops\n"
+    yield machine_of(record, "benchmarks/peers.py train")
+    yield "| loop | images/s | nearsight by it | start | memory |"
+    yield "| --- | --- | --- | --- | --- |"
+    for row in record["rows"]:
+        speed = row["images_per_second"]
+        ratio = told([one / other for one, other in zip(ours, speed, strict=True)])
+        start, memory = told(row["seconds_to_start"], " s"), f"{row['bytes'] / 1e6:,.0f} MB"
+        yield f"| {row['way']} | {told(speed)} | {ratio} | {start} | {memory} |"
+    yield ""
+
+
+def beside(title: str, what: str, reference: str) -> Callable[[dict[str, Any]], Iterator[str]]:
+    """A table of ways that take turns, each by the reference."""
+
+    def rows(record: dict[str, Any]) -> Iterator[str]:
+        of_reference = next(row["seconds"] for row in record["rows"] if row["way"] == reference)
+        yield f"## {title}\n"
+        yield machine_of(record, f"benchmarks/peers.py {what}")
+        yield f"| way | seconds | its time by that of `{reference}` | memory |"
+        yield "| --- | --- | --- | --- |"
+        for row in record["rows"]:
+            ratio = told([one / other for one, other in zip(row["seconds"], of_reference, strict=True)])
+            yield f"| {row['way']} | {told(row['seconds'])} | {ratio} | {row['bytes'] / 1e6:,.0f} MB |"
+        yield ""
+
+    return rows
+
+
+def bundles(record: dict[str, Any]) -> Iterator[str]:
+    """Every head with and without PyTorch."""
+    yield "## Every head as a bundle\n"
+    yield "After a short training on real data; metrics on all validation images, without torch on the bundle's side.\n"
+    yield machine_of(next(iter(record.values())), "benchmarks/bundles.py")
+    yield "| model | data | metric | PyTorch | bundle | same predictions at three sizes |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for name, row in record.items():
+        theirs, mine = row["metrics"]["pytorch"], row["metrics"]["bundle"]
+        metric = next((one for one in MAIN if one in theirs), next(iter(theirs)))
+        same = ", ".join(f"{100 * one['top1']:.1f} %" for one in row["verified"])
+        found = f"{100 * theirs[metric]:.2f} % | {100 * mine[metric]:.2f} %"
+        yield f"| {name} | {row['data']} | {metric} | {found} | {same} |"
+    yield ""
+
+
+MAIN = ("boxes.ap50", "miou", "map", "accuracy", "accuracy.value")  # what a row of bundles shows, the first there is
+OTHERS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
+    "runtimes-speed": winners,
+    "runtimes-agreement": agreement,
+    "peers-train": training,
+    "peers-predict": beside("`nearsight predict` on a folder of JPEGs", "predict", "plain script"),
+    "peers-start": beside("From a cold start to the first prediction", "start", "import torch, timm"),
+    "peers-eval": beside("`nearsight eval`", "eval", "nearsight"),
+    "bundles": bundles,
+}
 
 
 def draw_goals(results: dict[str, Any]) -> Any:
