@@ -31,7 +31,7 @@ from nearsight.config.files import load_recipe
 from nearsight.data.loader import Batch
 from nearsight.runs.run import Run
 from nearsight.training.loop import take_step
-from nearsight.training.session import Session, make_accelerator, open_session, prepare, training_batches
+from nearsight.training.session import Limits, Session, make_accelerator, open_session, prepare, training_batches
 from nearsight.training.signals import StopFlag
 
 SMALL: dict[str, object] = {"model.name": "deit_nano", "batch": 128}
@@ -56,7 +56,7 @@ def open_loop(source: str, settings: dict[str, object]) -> tuple[Session, Iterat
     run = Run(tempfile.mkdtemp())
     prepared = prepare(source, recipe)
     run.begin(prepared.recipe, prepared.record)
-    session = open_session(run, prepared, make_accelerator(run, prepared.recipe, (), cpu=False))
+    session = open_session(run, prepared, make_accelerator(run, prepared.recipe, (), cpu=False), Limits())
     return session, iter(training_batches(session, prepared.train))
 
 
