@@ -17,6 +17,7 @@ from nearsight.heads import DenseModel, DenseSpec, SemanticFpn
 from nearsight.models import MODELS as BACKBONES
 from nearsight.training.muon import Muon, fastest_type
 from nearsight.training.optim import base_rate, learning_rate, make_optimizer, parameter_groups
+from tests.rounding import assert_rounded
 
 MODELS = ["deit_nano_life", "lightvit_nano", "swin_nano", "iddwnet_nano", "localvit_nano", "tnt_tiny"]
 OF_TIMM = ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "resnet18", "convnext_atto", "efficientnet_b0"]
@@ -169,6 +170,27 @@ def test_every_optimizer_learns(kind: Any) -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
+
+
+def test_adamw_moves_as_torchs_own_does_term_by_term() -> None:
+    torch.manual_seed(0)
+    settings = Optimizer(kind="adamw", lr=1e-2, weight_decay=0.1)
+    model, other = nn.Linear(20, 10), nn.Linear(20, 10)
+    other.load_state_dict(model.state_dict())
+    made = make_optimizer(model, settings, batch=8)
+    assert all(group["fused"] for group in made.param_groups)
+    decays = [{"params": [other.weight], "weight_decay": 0.1}, {"params": [other.bias], "weight_decay": 0.0}]
+    plain = torch.optim.AdamW(decays, lr=1e-2, betas=(settings.momentum, settings.beta2), eps=settings.eps, fused=False)
+    for group in made.param_groups:
+        group["lr"] = 1e-2
+    for _ in range(5):
+        for one, same in zip(model.parameters(), other.parameters(), strict=True):
+            one.grad = torch.randn_like(one)
+            same.grad = one.grad.clone()
+        made.step()
+        plain.step()
+    for one, same in zip(model.parameters(), other.parameters(), strict=True):
+        assert_rounded(one, same, 5 * 4)  # four sums in a step
 
 
 def test_an_sgd_without_momentum_is_plain() -> None:

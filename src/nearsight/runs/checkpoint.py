@@ -182,7 +182,7 @@ def restore_optimizer(
         on_device = key != "step"  # torch keeps this counter on the CPU
         optimizer.state[parameter][key] = tensor.to(parameter.device) if on_device else tensor
     for group, saved in zip(optimizer.param_groups, groups, strict=True):
-        group.update(saved)
+        group.update({key: value for key, value in saved.items() if key != "fused"})  # which the device decides
 
 
 @contextmanager

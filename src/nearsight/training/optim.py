@@ -127,7 +127,9 @@ def make_optimizer(model: nn.Module, optimizer: Optimizer, batch: int) -> torch.
     if optimizer.kind == "muon":
         # Matrices have their paper's momentum; `momentum` and `beta2` are for all that is left to AdamW.
         return Muon(groups, lr=rate, betas=betas, eps=optimizer.eps)
-    return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=optimizer.eps)
+    # On a CPU torch takes a pass over the weights for every term of a step unless it is told to take one for all.
+    on_cpu = all(one.device.type == "cpu" for group in groups for one in group["params"])
+    return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=optimizer.eps, fused=on_cpu or None)
 
 
 def base_rate(optimizer: Optimizer, batch: int) -> float:
