@@ -1,4 +1,4 @@
-# Serve a model in a container. Build the wheel first: python -m build
+# Serve a model in a container. Build the wheel first, and it alone: rm -rf dist && python -m build --wheel
 #
 #   docker build --target bundle -t nearsight-bundle .      # for bundles of `nearsight export`: no PyTorch, small
 #   docker build --target run -t nearsight-run .            # for runs: with PyTorch
@@ -20,9 +20,11 @@ FROM base AS bundle
 RUN pip install --constraint /tmp/constraints.txt numpy pillow pydantic pyyaml rich typer onnxruntime faster-coco-eval \
       starlette uvicorn httptools python-multipart prometheus-client \
  && pip install --no-deps /tmp/*.whl && rm /tmp/*.whl
-USER nearsight
+USER 10001
 
 FROM base AS run
-# Debian's image has no GPU; for one, take the wheels of torch that fit it.
-RUN pip install --constraint /tmp/constraints.txt "$(ls /tmp/*.whl)[serve,deploy]" && rm /tmp/*.whl
-USER nearsight
+# PyTorch of PyPI brings CUDA, 5 GB; for CPUs alone: --build-arg INDEX=https://download.pytorch.org/whl/cpu
+ARG INDEX=https://pypi.org/simple
+RUN pip install --constraint /tmp/constraints.txt --extra-index-url "$INDEX" "$(ls /tmp/*.whl)[serve,deploy]" \
+ && rm /tmp/*.whl
+USER 10001
