@@ -155,7 +155,8 @@ def main() -> None:
             process.wait(30)
     if given.json:
         # Load: runnable processes over a minute, ours among them; far above the cores only ratios mean something.
-        machine = {"device": processor(), "cores": os.cpu_count(), "load": [round(load, 1) for load in loads]}
+        machine = {"device": processor(), "cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS")}
+        machine |= {"load": [round(load, 1) for load in loads]}
         found = {"source": given.source, "seconds": given.seconds, "side": given.side, "machine": machine, "rows": rows}
         write_whole(given.json, (json.dumps(found, indent=1) + "\n").encode())
 

@@ -134,5 +134,6 @@ def on_config(config: Any) -> Any:
     results = next(group["Results"] for group in config.nav if "Results" in group)
     for file in sorted((ROOT / "docs" / "results").glob("*.md")):
         if file.name != "README.md" and not file.name.endswith(".head.md"):
-            results.append({file.read_text().partition("\n")[0].removeprefix("# "): f"results/{file.name}"})
+            title = file.read_text().partition("\n")[0].removeprefix("# ").replace("`", "")
+            results.append({title: f"results/{file.name}"})
     return config
