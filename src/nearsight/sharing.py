@@ -310,6 +310,7 @@ def began(weights: dict[str, Any] | None) -> str:
     """What a training started from."""
     if not weights:
         return "from scratch"
+    weights = weights.get("first") or weights  # of a run that went on from others: where the first of them began
     if "name" not in weights:
         return f"from the weights of another run (SHA-256 {weights['sha256'][:16]}...)"
     terms = "" if permits_commercial_use(str(weights["licence"])) else ", which may forbid commercial use"
