@@ -22,7 +22,7 @@ LACKING = {
     "serve run": "serve",
     "export run": "deploy",
     "export run --format openvino": "openvino",
-    "search digits --macs 10e6": "search",
+    "search digits --macs 10M": "search",
     "compare digits --models deit_nano --ray auto": "ray",
     "train hf:owner/name": "hub",
     "train t.parquet": "parquet",
@@ -54,6 +54,12 @@ def test_the_citation_names_this_version_its_licence_and_the_five_papers() -> No
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
 
 
+def test_the_changelog_has_this_version_with_the_date_of_the_citation() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    day = yaml.safe_load((ROOT / "CITATION.cff").read_text())["date-released"]  # which YAML reads as a day
+    assert headings[:2] == ["Unreleased", f"{nearsight.__version__} ({day})"]
+
+
 @pytest.mark.parametrize("file", [*WORKFLOWS, *ROOT.glob(".github/ISSUE_TEMPLATE/*.yml")], ids=lambda path: path.name)
 def test_each_workflow_and_form_is_yaml_with_a_name(file: Path) -> None:
     assert yaml.safe_load(file.read_text())["name"]
@@ -75,6 +81,18 @@ def test_the_workflow_tries_every_python_that_the_package_names() -> None:
     assert tested == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT)
     assert f'requires-python = ">={tested[0]}"' in PROJECT
     assert jobs["install"]["strategy"]["matrix"]["python"] == [tested[0], tested[-1]]
+
+
+def test_the_workflow_of_releases_refuses_a_tag_of_another_version(tmp_path: Path) -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/publish.yml").read_text())["jobs"]
+    (step,) = (step for step in jobs["build"]["steps"] if step.get("name") == "The tag names the version")
+    for file in ("src/nearsight/__init__.py", "CHANGELOG.md"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text((ROOT / file).read_text())
+    for tag, code in ((f"v{nearsight.__version__}", 0), ("v9.9.9", 1)):
+        environment = os.environ | {"TAG": tag}
+        done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, check=False)
+        assert done.returncode == code
 
 
 def test_the_workflow_of_releases_adds_where_the_project_lives(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .training.distill import distill
     from .training.train import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Grid",
