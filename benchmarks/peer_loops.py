@@ -102,7 +102,6 @@ def train_transformers(given: argparse.Namespace) -> None:
         learning_rate=RATE,
         weight_decay=DECAY,
         lr_scheduler_type="cosine",
-        optim="adamw_torch",
         dataloader_num_workers=given.workers,
         dataloader_drop_last=True,
         use_cpu=True,
