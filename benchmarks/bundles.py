@@ -100,9 +100,9 @@ def measure(name: str, work: Path, data: Path) -> dict[str, Any]:
     run, bundle = work / name.replace(" ", "-"), work / f"{name.replace(' ', '-')}.bundle"
     report = work / f"{name.replace(' ', '-')}.report"
     os.chdir(work)  # where `predict` draws what detectors and segmenters find
-    began = time.perf_counter()
+    began, finished = time.perf_counter(), (run / "outcome.json").is_file()
     nearsight("train", used, *options, "--seed", 0, "--threads", 1, "--cpu", "--quiet", "--out", run)
-    trained = time.perf_counter() - began
+    trained = None if finished else time.perf_counter() - began
     nearsight("export", run, "--out", bundle, "--force")
     metrics = {
         "pytorch": numbers(json.loads(nearsight("eval", run, used, "--split", "val", "--out", report, "--json"))),

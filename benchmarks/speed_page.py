@@ -180,7 +180,7 @@ def bundles(record: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-MAIN = ("boxes.ap50", "miou", "map", "accuracy", "accuracy.value")  # what a row of bundles shows, the first there is
+MAIN = ("boxes.ap50", "regions.miou", "map", "accuracy", "accuracy.value")  # the first that there is is shown
 OTHERS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "runtimes-speed": winners,
     "runtimes-agreement": agreement,
