@@ -37,9 +37,8 @@ from .runs.run import read_data_record
 from .tasks import get_task
 from .tasks.base import Built, Task
 from .tasks.build import build
-from .tasks.classify import held_channels, typical_side
+from .tasks.classify import held_channels
 from .tasks.evaluator import Doubt
-from .training.ladder import SIDE_FOR_SMALL, SMALL_SIDE
 
 NEIGHBOURS = 10  # whose mean distance tells whether an image is an outlier
 FAR = 6.0  # robust standard deviations from the median distance
@@ -173,8 +172,6 @@ def judge_by_features(
     first = next(iter(splits.values()))
     choice = ModelChoice(name=weights.model, weights=str(weights.path), channels=held_channels(first))
     built = build(choice, classes)
-    if built.preprocessing.size[0] > SIDE_FOR_SMALL and typical_side(first) <= SMALL_SIDE:
-        built = build(choice.model_copy(update={"img_size": SIDE_FOR_SMALL}), classes)
     entries, values = features_of(data, survey, built, workers, device)
     compare_features(report, data, entries, values)
     if report.judged_by:

@@ -145,7 +145,7 @@ class AppSession:
                 blocks.append(problem_block(source, str(error)))
         if self.similar is not None:
             with self.cache.lock:
-                blocks[0] += self.similar.block(state.image, self.image(state.image))
+                blocks[-1] += self.similar.block(state.image, self.image(state.image))
         return blocks
 
     def comparison(self, state: PageState) -> str:

@@ -65,7 +65,8 @@ class SimilarImages:
             about = f"{one.similarity:.2f} {escape(abbreviate(file, 40))}"
             figures.append(
                 f'<figure class="ns-panel"><figcaption><b>{title}</b><span>{about}</span></figcaption>'
-                f'<img src="data:image/webp;base64,{encoded}" alt="{title}"></figure>'
+                f'<img style="aspect-ratio:1;object-fit:cover" src="data:image/webp;base64,{encoded}" alt="{title}">'
+                "</figure>"
             )
         head = f'<header><h3>Similar images</h3><span class="ns-size">of {escape(self.source)}, by the features of '
         head += f"{escape(self.found.model)} (1 is the same)</span></header>"
