@@ -110,8 +110,9 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
+    found = coverage(given.source, given.times) if given.what == "coverage" else gains(given.source)
     held = json.loads(given.out.read_text()) if given.out.exists() else {}
-    held[given.what] = coverage(given.source, given.times) if given.what == "coverage" else gains(given.source)
+    held[given.what] = found
     write_whole(given.out, (json.dumps(held, indent=1) + "\n").encode())
 
 

@@ -10,6 +10,7 @@ Needs playwright with Chromium.
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from playwright.sync_api import Page, sync_playwright
 from nearsight.atomic import write_whole
 
 TILE = "#ns-model-1 .ns-panel img"
+SHOWN = "#ns-results"
 PATIENCE = 300  # seconds
 CLICKS, SAMPLES = 10, 4
 
@@ -40,16 +42,12 @@ def wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
 
 
 def seconds_until_new(page: Page, act: Any) -> float:
-    """Time from an act until the first map shows something else."""
-    before = page.locator(TILE).first.get_attribute("src")
+    """Time from an act until what the models show is something else."""
+    before = page.evaluate(f"document.querySelector('{SHOWN}').innerHTML")
     began = time.perf_counter()
     act()
-    page.wait_for_function(
-        "([point, old]) => document.querySelector(point) && document.querySelector(point).src !== old",
-        arg=[TILE, before],
-        timeout=1000 * PATIENCE,
-        polling=10,
-    )
+    changed = f"old => document.querySelector('{SHOWN}').innerHTML !== old"
+    page.wait_for_function(changed, arg=before, timeout=1000 * PATIENCE, polling=10)
     return time.perf_counter() - began
 
 
@@ -90,7 +88,8 @@ def main() -> None:
     try:
         wait_for(url, server)
         with sync_playwright() as play:
-            browser = play.chromium.launch()
+            program = shutil.which("chromium") or shutil.which("google-chrome")
+            browser = play.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_page(viewport={"width": 1400, "height": 900})
             load = os.getloadavg()[0]
             found = measure(page, url) | {"runs": given.runs, "load": load, "cores": os.cpu_count()}
