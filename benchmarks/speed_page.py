@@ -180,7 +180,7 @@ def bundles(record: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-MAIN = ("boxes.ap50", "regions.miou", "map", "accuracy", "accuracy.value")  # the first that there is is shown
+MAIN = ("boxes.ap50", "regions.miou", "map", "top1.value")  # the first that there is is shown
 OTHERS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "runtimes-speed": winners,
     "runtimes-agreement": agreement,
