@@ -205,6 +205,40 @@ def check_output(
         raise ValueError(f"{title} was not written by this command; {other}.")
 
 
+def is_writable_text(text: str) -> bool:
+    """Whether files can hold a text: bytes that are no UTF-8 they can, half of a character (of JSON) they can't.
+
+    Example:
+        >>> [is_writable_text(text) for text in ("\N{SNOWMAN}", "\udcff", "\ud800")]
+        [True, True, False]
+    """
+    try:
+        text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def expand_home(path: str | os.PathLike[str]) -> Path:
+    """A path whose `~` is written out.
+
+    Raises:
+        ValueError: There is no such user, or the one who asks has no home.
+
+    Example:
+        >>> expand_home("~no_such_user/a")
+        Traceback (most recent call last):
+        ...
+        ValueError: ~no_such_user/a: it is not known where that home folder is; write the path in full, or set HOME.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError(
+            f"{path}: it is not known where that home folder is; write the path in full, or set HOME."
+        ) from None
+
+
 def refuse_unwritable(folder: Path) -> None:
     """Refuse, before any work, a folder in which nothing can be written, or made if it is not there yet.
 

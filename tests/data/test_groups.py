@@ -109,6 +109,8 @@ def test_large_groups_still_leave_some_for_every_part() -> None:
     [
         ("patient", "not understood"),
         ("pattern:p[0-9", "no regular expression"),
+        ("pattern:(a{99999999999})", "no regular expression"),
+        (f"pattern:{'(' * 5000}a{')' * 5000}", "no regular expression"),
         ("pattern:p", "no parentheses"),
         ("pattern:(x)", "does not fit"),
         ("folder", "does not fit"),

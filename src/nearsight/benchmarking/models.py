@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..atomic import expand_home
 from ..config.candidates import Candidate, parse_candidate
 from ..config.files import load_recipe, parse_changes
 from ..models.counting import count
@@ -91,7 +92,7 @@ def open_model(text: str, size: int | None = None) -> BenchModel | NotMeasured:
     """
     device = "meta"  # where numbers are not needed to count, and large images take no memory
     if text in shipped_models() or (is_path(text) and not is_spec_file(text)):
-        given = load_module(Path(text).expanduser())
+        given = load_module(expand_home(text))
         label, name, model, own = label_of(Path(text)), given.name, given.model, given.preprocessing.size
         if given.weights != "converted":
             name = ""  # what was trained here is no paper's model any more

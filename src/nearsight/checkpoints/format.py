@@ -17,7 +17,7 @@ from timm.models import adapt_input_conv
 from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
-from ..atomic import check_output, write_whole
+from ..atomic import check_output, is_writable_text, write_whole
 from ..models.backbone import Backbone, FeaturePyramid, pair
 from ..models.options import OF_BACKBONE, apply_options, behave
 from ..models.pooling import POOLINGS, pooling_of, set_pooling
@@ -436,7 +436,7 @@ def check_description(file: Path, about: Mapping[str, Any]) -> None:
 def check_trained(file: Path, trained: Mapping[str, Any], num_classes: int) -> None:
     """Refuse a record of the training that does not suit the model."""
     classes = trained.get("classes")
-    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+    if not isinstance(classes, list) or not all(isinstance(name, str) and is_writable_text(name) for name in classes):
         raise WeightFileError(f"{file} has no names of the classes; {REPLACE}")
     if len(classes) != num_classes:
         raise WeightFileError(f"{file} names {len(classes)} classes, but the model has {num_classes}; {REPLACE}")

@@ -24,7 +24,7 @@ from filelock import FileLock
 from timm.models import get_arch_pretrained_cfgs
 
 from ..arguments import checked
-from ..atomic import write_whole
+from ..atomic import expand_home, write_whole
 from ..models import MODELS
 from ..shipped import shipped_models
 from .timm import check_model_name
@@ -212,13 +212,13 @@ def wanted_names(model: str) -> list[tuple[str, str | None]]:
 def weight_folders() -> list[tuple[Path, Source]]:
     """Folders in which files are named after their models: the user's, and where downloads go."""
     given = os.environ.get("NEARSIGHT_WEIGHTS", "").strip()
-    folders: list[tuple[Path, Source]] = [(Path(given).expanduser(), "folder")] if given else []
+    folders: list[tuple[Path, Source]] = [(expand_home(given), "folder")] if given else []
     return [*folders, (cache_folder() / "weights", "cache")]
 
 
 def cache_folder() -> Path:
     """Where what can be had again is kept: `NEARSIGHT_CACHE`, or a folder in the user's home."""
-    return Path(os.environ.get("NEARSIGHT_CACHE", "").strip() or "~/.cache/nearsight").expanduser()
+    return expand_home(os.environ.get("NEARSIGHT_CACHE", "").strip() or "~/.cache/nearsight")
 
 
 def in_folder(folder: Path, source: Source) -> Iterator[Found]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..atomic import write_whole
+from ..atomic import expand_home, write_whole
 from ..runs.run import PREDICTIONS
 from ..training.session import anchor
 from ..training.signals import listening
@@ -114,7 +114,7 @@ def connect(address: str) -> Any:
 
 def for_elsewhere(job: Job) -> Job:
     """A job as another folder of another machine understands it: with absolute paths."""
-    data = Path(job.source).expanduser()
+    data = expand_home(job.source)
     source = str(data.absolute()) if data.exists() else job.source
     return job.model_copy(update={"source": source, "recipe": anchor(job.recipe)})
 

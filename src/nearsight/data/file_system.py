@@ -24,6 +24,7 @@ SPLITS = {
     "testing": "test",
 }
 HIDDEN = ("__MACOSX",)
+DEEPEST = 200  # folders inside each other
 INFLATED, RATIO = 2**30, 100  # bytes, and times its size, beyond which an archive is not unpacked
 
 
@@ -145,6 +146,8 @@ class LocalFolder(FileSystem):
 
     def locate(self, path: str) -> str:
         """Where a file lies; absolute paths are taken as they are."""
+        if "\0" in path:
+            raise BadImage(ascii(path), "no file has a zero byte in its name")
         return os.path.join(self.title, path)
 
     def _list(self, path: str) -> tuple[list[str], list[str]]:
@@ -182,6 +185,8 @@ class ZipArchive(FileSystem):
                 names = [info.filename for info in archive.infolist()]  # of a folder it ends with a slash
         except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
             raise ValueError(f"{self.title} can't be read as a .zip file: {error}.") from None
+        if any(name.count("/") > DEEPEST for name in names):
+            raise ValueError(f"{self.title} has more than {DEEPEST} folders inside each other; pack its images anew.")
         self.prefix = ""
         self._names = frozenset(name for name in names if not any(map(is_hidden, name.split("/"))))
         tops = {name.partition("/")[0] if "/" in name else "" for name in self._names}
@@ -460,6 +465,10 @@ def walk(folder: str, prefix: str, links: set[str], all_files: bool = False) -> 
         links: Where symbolic links have led to already; a link may lead back to where it came from.
         all_files: Whether to yield files that are no images by their name, too.
     """
+    if prefix.count("/") > DEEPEST:
+        raise ValueError(
+            f"{folder[:80]}... has more than {DEEPEST} folders inside each other; give one further inside."
+        )
     with os.scandir(folder) as entries:
         for entry in entries:
             if is_hidden(entry.name):

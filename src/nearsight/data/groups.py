@@ -49,8 +49,8 @@ def group_keys(split: Split, rule: str | None) -> list[str] | None:
     elif rule.startswith("pattern:"):
         try:
             pattern = re.compile(rule.removeprefix("pattern:"))
-        except re.error as error:
-            raise ValueError(f"groups {rule!r} is no regular expression ({error}); write {RULES}.") from None
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"groups {rule!r:.200} is no regular expression ({error}); write {RULES}.") from None
         if not pattern.groups:
             raise ValueError(f"groups {rule!r} has no parentheses; write {RULES}.")
         found = [pattern.search(name) for name in names]

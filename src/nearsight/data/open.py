@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from ..arguments import checked
+from ..atomic import expand_home
 from .file_system import SPLITS, FileSystem, LocalFolder, ZipArchive, split_of
 from .samples import Data
 from .split import restore_splits
@@ -133,7 +134,7 @@ def find_task(source: str) -> str:
         ('classify', 'detect')
     """
     bare, options = parse_options(source)
-    path = Path(bare).expanduser()
+    path = expand_home(bare)
     if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".parquet"):
         from .sources.table import open_table
 
@@ -172,7 +173,7 @@ def open_dense(text: str, task: str | None) -> Data | None:
     bare, options = parse_options(text)
     if bare == "shapes":
         return open_shapes_by(text, task, options)
-    path = Path(bare).expanduser()
+    path = expand_home(bare)
     suffix = path.suffix.lower()
     if path.is_file() and suffix == ".json":
         data: Data | None = open_json(path, task, options)
@@ -349,7 +350,7 @@ def open_labelled(text: str, task: str | None = None) -> Data:
 
         return open_named(text)
     bare, options = parse_options(text)
-    path = Path(bare).expanduser()
+    path = expand_home(bare)
     if bare.startswith("hf:"):
         return open_from_hub(bare.removeprefix("hf:"), options)
     if path.is_dir():

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..atomic import is_writable_text
 from .issues import AnnotationCheck, Seen
 
 if TYPE_CHECKING:
@@ -263,6 +264,13 @@ class Data:
     test: Split | None = None
     left_out: Any = field(default_factory=dict)  # dict[str, int], which mypy would demand of `**splits` as well
     remarks: Any = ()  # tuple[str, ...], for the same reason
+
+    def __post_init__(self) -> None:
+        for name in self.classes:
+            if not is_writable_text(name):
+                raise ValueError(
+                    f"{self.source} has the class {name!a} with half of a character; give it another name."
+                )
 
     @property
     def task(self) -> str:

@@ -3,12 +3,12 @@
 import hashlib
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from ..atomic import expand_home
 from .file_system import find_images
 from .image import Files, is_image_name
 from .open import open_any
@@ -59,7 +59,7 @@ def add_unlabelled(data: Data, sources: Sequence[str]) -> tuple[Data, dict[str, 
 
 def open_images(source: str) -> Split:
     """Images of a source, whatever is known of them."""
-    path = Path(source).expanduser()
+    path = expand_home(source)
     if path.is_dir() or is_image_name(source):
         paths = find_images([str(path)])
         return Files("", paths, np.zeros(len(paths), dtype=np.int64))

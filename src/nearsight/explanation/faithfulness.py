@@ -24,7 +24,7 @@ from torch import Tensor
 from torchvision.transforms.v2.functional import gaussian_blur
 
 from ..arguments import checked
-from ..atomic import write_whole
+from ..atomic import expand_home, write_whole
 from ..config.recipe import check_seed
 from ..data.open import open_data
 from ..data.samples import BadImage, Split, Target
@@ -133,7 +133,7 @@ def open_annotated(source: str, predictor: Predictor) -> AnnotatedData:
     try:
         data = open_data(source)
     except ValueError:
-        if not Path(source).expanduser().is_dir():
+        if not expand_home(source).is_dir():
             raise
         return AnnotatedData(source, "images", open_images(source), None)
     splits = data.splits()

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
-from ..atomic import write_whole
+from ..atomic import expand_home, write_whole
 from ..checkpoints.format import name_in, read_description
 from ..checkpoints.pretrained import find_pretrained, is_offline, why_missing
 from ..checkpoints.timm import load_into
@@ -148,7 +148,7 @@ def open_teacher(
             raise ValueError(f"The teacher {settings.teacher} has weights of its own; leave distill.weights out.")
         if is_bundle(settings.teacher):
             raise ValueError(f"{settings.teacher} is a bundle, which can't teach; give the run that it was made of.")
-        weights = model_file(Path(settings.teacher).expanduser())
+        weights = model_file(expand_home(settings.teacher))
     else:
         name, weights = plain(settings.teacher), weights_file(settings.weights)
     if weights is not None and (name is None or weights.with_suffix(".json").is_file()):

@@ -119,8 +119,12 @@ def pixel_range(path: Path, images: Mapping[str, NDArray]) -> tuple[float, float
 
 
 def load_arrays(path: Path) -> dict[str, NDArray]:
-    """All arrays of the file, none of them unpickled."""
-    if not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
+    """All arrays of the file, none of them unpickled.
+
+    Raises:
+        ValueError: It is damaged, claims or grows to more than there is, or holds Python objects.
+    """
+    if not path.is_file() or not zipfile.is_zipfile(path):  # at a pipe one would wait; else NumPy unpickles
         raise ValueError(f"{path} can't be read as an .npz file: it is something else, or cut off.")
     try:
         with zipfile.ZipFile(path) as packed:
@@ -145,7 +149,7 @@ def load_arrays(path: Path) -> dict[str, NDArray]:
             f"{path} holds Python objects, which are not opened as they could run a program; "
             "save its arrays as numbers or fixed-length texts."
         ) from None
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:  # also an unknown compression
         raise ValueError(f"{path} is damaged: {error}.") from None
 
 
@@ -234,7 +238,7 @@ def to_bytes(images: NDArray, low: float, high: float) -> NDArray[np.uint8]:
 
 def as_text(value: object) -> str:
     """A class name that may be bytes or a number."""
-    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def open_digits() -> Data:

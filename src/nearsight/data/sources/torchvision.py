@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...atomic import expand_home
 from ..image import Files
 from ..samples import Data
 from .npz import Arrays
@@ -44,7 +45,7 @@ SIDE = 32
 def cache_folder() -> Path:
     """Where downloaded data sets lie: `$NEARSIGHT_CACHE`, or `~/.cache/nearsight/data`."""
     chosen = os.environ.get("NEARSIGHT_CACHE")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "nearsight" / "data"
+    return expand_home(chosen or "~/.cache/nearsight/data")
 
 
 def open_named(name: str) -> Data:

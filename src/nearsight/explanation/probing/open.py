@@ -3,7 +3,6 @@
 import ast
 from dataclasses import fields, replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 import timm
@@ -11,6 +10,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from ...atomic import expand_home
 from ...console import first_line
 from ...lattice import Grid
 from ...models import MODELS
@@ -181,7 +181,7 @@ def open_model(text: str, seed: int) -> tuple[nn.Module, str, tuple[int, int], b
     """The model that a text begins with, the path of a module in it, its image size, whether its weights are new."""
     from ...runs.predictor import load_module
 
-    file, path = Path(text).expanduser(), ""
+    file, path = expand_home(text), ""
     while not file.exists() and "." in file.name:
         stem, _, last = file.name.rpartition(".")
         file, path = file.with_name(stem), f"{last}.{path}" if path else last
