@@ -1,6 +1,7 @@
 """Features of frozen backbones: the cache on the disk, the regression, and the head that a model gets."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,16 @@ import nearsight
 from nearsight import features
 from nearsight.config.recipe import ModelChoice
 from nearsight.data import open_data
-from nearsight.features import FrozenFeatures, extract_features, fit_head, pool_features, regress, use_head
+from nearsight.features import (
+    FrozenFeatures,
+    extract_features,
+    fit_head,
+    pool_features,
+    read_chunk,
+    regress,
+    use_head,
+    write_chunk,
+)
 from nearsight.models.pooling import PooledHead, set_pooling
 from nearsight.tasks import get_task
 from nearsight.tasks.build import build
@@ -143,6 +153,33 @@ def test_what_is_on_the_disk_is_taken_and_what_is_damaged_is_not(
     assert len(calls) == 4  # two chunks of two batches
     extracted(tmp_path, fingerprint="other images")
     assert len(calls) == 4 + -(-len(whole.indices) // 32)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"values": np.full((4, 2, 3), np.nan, dtype=np.float32)},
+        {"values": np.zeros((4, 2, 3))},
+        {"indices": np.arange(4) + 100},
+        {"indices": np.arange(4.0)},
+        {"originals": np.zeros((4, 3), dtype=np.int64)},
+        {"bad": np.array("x")},
+        {"bad": np.array([["a", "b", "c"]])},
+        {"seconds": np.ones(3)},
+        {"seconds": np.array("long")},
+        {"values": np.array([print] * 4, dtype=object)},
+    ],
+)
+def test_a_file_that_was_edited_is_not_taken(tmp_path: Path, edits: dict[str, Any]) -> None:
+    file = tmp_path / "0.npz"
+    values, originals = np.ones((4, 2, 3), dtype=np.float32), np.ones((4, 2), dtype=np.int64)
+    write_chunk(file, FrozenFeatures(values, np.arange(4), originals, {"a.png": "the file is empty"}, 1.0))
+    kept = read_chunk(file, range(5))
+    assert kept is not None and np.array_equal(kept.values, values) and kept.bad == {"a.png": "the file is empty"}
+    with np.load(file) as held:
+        arrays = dict(held)
+    np.savez(file, **arrays | edits)
+    assert read_chunk(file, range(5)) is None
 
 
 def test_work_that_was_ended_goes_on_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

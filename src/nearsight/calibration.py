@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from .arguments import checked
-from .atomic import write_whole
+from .atomic import check_output, write_whole
 from .data.loader import Batch, default_workers
 from .evaluation import choose_split
 from .runs.bundle import is_bundle
-from .runs.predictor import CALIBRATION, Predictor, fingerprint, load_trained, pick_device
+from .runs.predictor import Predictor, calibration_file, fingerprint, load_trained, pick_device
 from .runs.run import open_own
 from .tasks import get_task
 
@@ -82,7 +82,8 @@ def calibrate(
     The temperature is the one at which the true classes of the validation images are most probable. The thresholds are
     split conformal: for images of the same kind as these, the true class is missing among the possible ones no more
     often than the error rate says. Both are written beside the model, where `nearsight.load`, `predict`, `eval`,
-    `export` and the page find them; remove the file to be rid of them.
+    `export` and the page find them; remove the file (`calibration.json`, beside weights of another name than a run's
+    under their own) to be rid of them.
 
     Args:
         source: Folder of a finished run, of folds, or several runs between commas.
@@ -99,7 +100,9 @@ def calibrate(
     """
     if not isinstance(source, Predictor) and is_bundle(source):
         raise ValueError(f"{source} is a bundle; calibrate its run, and export it again.")
-    opened = load_trained(source)
+    opened = load_trained(source, calibrated=False)
+    file = calibration_file(opened)
+    check_output(file, is_ours=lambda head: head.startswith(b'{\n "settings": '), force=None)
     task, where = get_task(opened.task), pick_device(device)
     if not task.is_linear:
         task.calibrate(np.zeros((0, 1)), np.zeros(0))  # says why not
@@ -119,7 +122,6 @@ def calibrate(
         raise ValueError(f"None of the {len(images)} {split} images can be read.")
     settings = task.calibrate(np.array(rows, dtype=np.float64), np.array(targets).astype(np.int64))
     settings |= {"tta": tta}
-    file = opened.folder / CALIBRATION
     about = {"settings": settings, "weights": fingerprint(opened), "images": len(rows), "split": split}
     write_whole(file, json.dumps(about, indent=1).encode())
     return Calibrated(opened.name, len(rows), split, settings, file)

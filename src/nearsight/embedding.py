@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from .arguments import checked
-from .atomic import check_output, write_whole
-from .checkpoints.pretrained import find_pretrained, is_offline, why_missing
+from .atomic import check_output, expand_home, write_whole
+from .checkpoints.pretrained import cache_folder, find_pretrained, is_offline, why_missing
 from .config.recipe import ModelChoice
 from .data.image import Files
 from .data.loader import default_workers
@@ -218,7 +218,7 @@ def embed(
         splits = {split: splits[split]}
     task, where = get_task("classify"), pick_device(device)
     total, done = sum(min(len(one), limit or len(one)) for one in splits.values()), 0
-    kept = Path(cache or Path(os.environ.get("NEARSIGHT_CACHE") or "~/.cache/nearsight") / "features").expanduser()
+    kept = expand_home(cache) if cache is not None else cache_folder() / "features"
 
     def advance(count: int) -> None:
         nonlocal done
@@ -284,7 +284,7 @@ class PlainImages(Split):
 
 def open_any_images(source: str) -> Data:
     """Data with what is known of them; a folder of images without classes as one split."""
-    path = Path(source).expanduser()
+    path = expand_home(source)
     if path.is_dir() and not any(entry.is_dir() for entry in path.iterdir()):
         return Data(classes=(), train=open_images(source), source=source, kind="images")
     return open_any(source)
@@ -292,7 +292,7 @@ def open_any_images(source: str) -> Data:
 
 def fingerprint_of(images: Split, source: str) -> str:
     """Names, sizes and times of the files: whatever of them changes, features are computed again."""
-    digest, path = hashlib.sha256(), Path(source).expanduser()
+    digest, path = hashlib.sha256(), expand_home(source)
     whole = images.whole if isinstance(images, PlainImages) else images
     for index in range(len(images)):
         digest.update(images.name(index).encode(errors="surrogateescape"))

@@ -9,7 +9,6 @@ import io
 import json
 import math
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ from torch.nn import functional as F
 from .atomic import write_whole
 from .data.loader import Batch
 from .data.samples import Split
+from .data.sources.npz import load_arrays
 from .models.pooling import POOLINGS, has_poolings, pool_both_ways, set_pooling
 from .tasks.base import Built, Task
 
@@ -112,10 +112,12 @@ def extract_features(
     about = {"fingerprint": fingerprint, "images": len(split), "chunk": CHUNK, "batch": batch}
     about |= {"preprocessing": asdict(built.preprocessing), "model": built.name, "weights": hash_weights(model)}
     keep_only_same(folder, json.loads(json.dumps(about)))
-    chunks, todo = {}, []
+    chunks: dict[int, FrozenFeatures] = {}
+    todo: list[int] = []
     for start in range(0, len(split), CHUNK):
-        chunk = read_chunk(folder / f"{start:09d}.npz")
-        if chunk is None:
+        chunk = read_chunk(folder / f"{start:09d}.npz", range(start, min(start + CHUNK, len(split))))
+        known = next((other.values.shape[1:] for other in chunks.values() if len(other.values)), None)
+        if chunk is None or (len(chunk.values) and known not in (None, chunk.values.shape[1:])):
             todo.append(start)
         else:
             chunks[start] = chunk
@@ -197,8 +199,8 @@ def keep_only_same(folder: Path, about: dict[str, Any]) -> None:
     """Remove what was written for another model, other images or another preprocessing."""
     note = folder / "features.json"
     try:
-        same = json.loads(note.read_text(encoding="utf-8")) == about
-    except (OSError, ValueError):
+        same = note.is_file() and json.loads(note.read_text(encoding="utf-8")) == about
+    except (OSError, ValueError, RecursionError):
         same = False
     if not same:
         for file in folder.glob("*.npz"):
@@ -215,17 +217,21 @@ def write_chunk(path: Path, chunk: FrozenFeatures) -> None:
     write_whole(path, file.getvalue())
 
 
-def read_chunk(path: Path) -> FrozenFeatures | None:
-    """What `write_chunk` wrote; None where there is nothing, or something that was cut off or damaged."""
+def read_chunk(path: Path, images: range) -> FrozenFeatures | None:
+    """What `write_chunk` wrote of some images; None where there is nothing, or something that was damaged or edited."""
     try:
-        with np.load(path, allow_pickle=False) as held:
-            values, indices, originals = (held[name] for name in ("values", "indices", "originals"))
-            bad = {str(name): str(reason) for name, reason in held["bad"]}
-            seconds = float(held["seconds"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        held = load_arrays(path)
+        values, indices, originals, bad = (held[name] for name in ("values", "indices", "originals", "bad"))
+        seconds = float(held["seconds"])
+    except (ValueError, KeyError, TypeError):
         return None
-    fits = values.ndim == 3 and len(values) == len(indices) == len(originals) and values.dtype == np.float32
-    return FrozenFeatures(values, indices, originals, bad, seconds) if fits else None
+    fits = values.ndim == 3 and values.dtype == np.float32 and bool(np.isfinite(values).all())
+    fits = fits and indices.shape == (len(values),) and originals.shape == (len(values), 2)
+    fits = fits and indices.dtype == originals.dtype == np.int64 and set(indices.tolist()) <= set(images)
+    fits = fits and bad.ndim == 2 and bad.shape[1] == 2 and 0 < len(values) + len(bad) <= len(images)
+    if not fits or not math.isfinite(seconds):
+        return None
+    return FrozenFeatures(values, indices, originals, {str(name): str(reason) for name, reason in bad}, seconds)
 
 
 @dataclass(frozen=True)

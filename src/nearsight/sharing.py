@@ -19,7 +19,7 @@ from scipy.stats import t as student
 
 from . import __version__
 from .arguments import checked
-from .atomic import write_whole, writing
+from .atomic import HEAD, write_whole, writing
 from .checkpoints.hub import DESCRIPTION, TIMM, WEIGHTS, parse_repository
 from .checkpoints.pretrained import first_weights, permits_commercial_use
 from .console import percent
@@ -27,8 +27,9 @@ from .interval import Interval, wilson
 from .models import MODELS
 from .models.counting import count
 from .models.registry import describe
+from .runs.bundle import Bundle
 from .runs.predictor import Predictor, load_trained
-from .runs.run import PREDICTIONS, Outcome, Run
+from .runs.run import PREDICTIONS, Outcome, Run, read_predictions
 from .tasks import get_task
 
 CARD = "README.md"
@@ -108,6 +109,8 @@ def push(
         raise ValueError(f"The weights need the short name of a licence; give one such as {', '.join(OFTEN[:3])}.")
     name = parse_repository(repository)[0] if repository is not None else None
     predictor = load_trained(source)
+    if isinstance(predictor.preprocessing, Bundle) or hasattr(predictor.model, "members"):
+        raise ValueError(f"{source} is a bundle, or an average of several models; give one run.")
     if name is None and folder is not None:
         target = Path(folder)
         written = write_repository(predictor, target, licence, None)
@@ -133,20 +136,30 @@ def write_repository(predictor: Predictor, folder: Path, licence: str, repositor
         ValueError: The folder holds something else.
     """
     assert predictor.path is not None
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / DESCRIPTION).is_file():
-        raise ValueError(f"{folder} holds other files; give another folder.")
-    folder.mkdir(parents=True, exist_ok=True)
-    if folder.samefile(predictor.path.parent):
+    if folder.is_dir() and folder.samefile(predictor.path.parent):
         raise ValueError(f"{folder} is the folder of the model itself; give another.")
+    held = [file.name for file in folder.iterdir() if not file.name.startswith(".")] if folder.is_dir() else []
+    if held and not is_card(folder / CARD):  # not by its other files: a run, and weights beside others, have them, too
+        raise ValueError(f"{folder} holds other files (such as {held[0]}); give another folder.")
     description = json.loads(predictor.path.with_suffix(".json").read_text(encoding="utf-8"))
+    config = timm_config(predictor, description)
+    # The card first: by it, what a kill left here is known as ours.
+    write_whole(folder / CARD, card(predictor, licence, repository, config is not None).encode(errors="replace"))
     with predictor.path.open("rb") as source, writing(folder / WEIGHTS) as target:
         shutil.copyfileobj(source, target)
     write_whole(folder / DESCRIPTION, json.dumps(description, indent=1).encode())
-    config = timm_config(predictor, description)
     if config is not None:
         write_whole(folder / TIMM, json.dumps(config, indent=1).encode())
-    write_whole(folder / CARD, card(predictor, licence, repository, config is not None).encode())
     return config is not None
+
+
+def is_card(file: Path) -> bool:
+    """Whether a file is a card that was written here."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as stream:
+        head = stream.read(HEAD)
+    return head.startswith(b"---\nlicense: ") and b'\ntags: ["nearsight", ' in head
 
 
 def timm_config(predictor: Predictor, description: dict[str, Any]) -> dict[str, Any] | None:
@@ -219,11 +232,12 @@ def upload(folder: Path, repository: str, public: bool, message: str) -> str:
 def card(predictor: Predictor, licence: str, repository: str | None, for_timm: bool) -> str:
     """The model card, from what the run knows."""
     task = get_task(predictor.task)
-    run = Run(predictor.folder) if predictor.path is not None else None
-    outcome = run.outcome() if run is not None else None
-    records = {name: read_record(predictor.folder / f"{name}.json") for name in ("data", "environment")}
+    run = Run(predictor.folder)
+    outcome = run.outcome()
+    # Nothing is there beside a weight file alone.
+    data, environment = run.data() if run.is_begun() else {}, run.environment() if run.is_begun() else {}
     if (first := first_weights(predictor.folder)) is not None:  # of a run that went on from others, where these began
-        records["environment"]["weights"] = first
+        environment["weights"] = first
     head = {
         "license": licence,
         "library_name": "timm" if for_timm else "nearsight",
@@ -249,15 +263,15 @@ def card(predictor: Predictor, licence: str, repository: str | None, for_timm: b
         macs = count(predictor.model, image_size=predictor.preprocessing.size).macs
         height, width = predictor.preprocessing.size
         rows += [("multiply-adds", f"{macs / 1e6:.1f} million at {height}×{width} pixels")]
-    lines += ["## Model", "", *table([*rows, ("licence", licence), *origin(records["environment"])])]
+    lines += ["## Model", "", *table([*rows, ("licence", licence), *origin(environment)])]
     if outcome is not None:
         lines += ["## Results", "", *table(results(outcome, predictor.folder / PREDICTIONS))]
-    if data := records["data"]:  # without the folders of somebody's machine
+    if data:  # without the folders of somebody's machine
         titles = {"train": "training images", "val": "validation images", "test": "test images"}
-        splits = data.get("splits", {})
+        splits = data["splits"]
         rows = [
-            ("source", f"`{Path(str(data.get('source', ''))).name}`"),
-            ("classes", str(len(data.get("classes", [])))),
+            ("source", f"`{Path(data['source']).name}`"),
+            ("classes", str(len(data["classes"]))),
             *((title, count_of(name, splits[name])) for name, title in titles.items() if name in splits),
         ]
         lines += ["## Data", "", *table(rows)]
@@ -271,20 +285,11 @@ def card(predictor: Predictor, licence: str, repository: str | None, for_timm: b
         "about people without a person who checks them.",
         "",
     ]
-    if command := records["environment"].get("command"):
-        versions = records["environment"].get("versions", {})
-        made_with = ", ".join(f"{name} {version}" for name, version in versions.items())
-        lines += ["## Training", "", "```sh", without_folders(command), "```", "", f"With {made_with}.", ""]
+    if environment:
+        made_with = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
+        typed = without_folders(environment["command"])
+        lines += ["## Training", "", "```sh", typed, "```", "", f"With {made_with}.", ""]
     return "\n".join(lines)
-
-
-def read_record(file: Path) -> dict[str, Any]:
-    """A record of a run; nothing where there is none, as beside a weight file alone."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def count_of(name: str, split: dict[str, Any]) -> str:
@@ -313,11 +318,10 @@ def began(weights: dict[str, Any] | None) -> str:
     weights = weights.get("first") or weights  # of a run that went on from others: where the first of them began
     if "name" not in weights:
         return f"from the weights of another run (SHA-256 {weights['sha256'][:16]}...)"
-    terms = "" if permits_commercial_use(str(weights["licence"])) else ", which may forbid commercial use"
-    return (
-        f"from pretrained weights {weights['name']} (licence {weights['licence']}{terms}; SHA-256 "
-        f"{weights['sha256'][:16]}...)"
-    )
+    licence = weights.get("licence") or "unknown"
+    terms = "" if permits_commercial_use(licence) else ", which may forbid commercial use"
+    known = f"licence {licence}{terms}; SHA-256 {weights['sha256'][:16]}..."
+    return f"from pretrained weights {weights['name']} ({known})"
 
 
 def results(outcome: Outcome, file: Path) -> list[tuple[str, str]]:
@@ -340,12 +344,12 @@ def score_interval(file: Path, split: str) -> Interval | None:
     """
     if not file.is_file():
         return None
-    with np.load(file, allow_pickle=False) as saved:
-        if str(saved["split"]) != split:
-            return None
-        if "parts" not in saved:
-            return wilson(int(saved["scores"].sum()), len(saved["scores"]))
-        parts = saved["parts"].astype(np.float64)
+    saved = read_predictions(file)
+    if str(saved["split"]) != split:
+        return None
+    if "parts" not in saved:
+        return wilson(int(saved["scores"].sum()), len(saved["scores"]))
+    parts = saved["parts"].astype(np.float64)
     if len(parts) < 2:
         return None
     half = student.ppf(0.975, len(parts) - 1) * parts.std(ddof=1) / np.sqrt(len(parts))
@@ -354,8 +358,12 @@ def score_interval(file: Path, split: str) -> Interval | None:
 
 def without_folders(command: str) -> str:
     """A command with paths cut to their last part: others need not know somebody's folders."""
+    try:
+        typed = shlex.split(command)
+    except ValueError:  # a quotation that has no end
+        typed = command.split()
     words = []
-    for word in shlex.split(command):
+    for word in typed:
         option, equals, value = word.rpartition("=")
         words.append(f"{option}{equals}{Path(value).name if '/' in value else value}")
     return shlex.join(words)

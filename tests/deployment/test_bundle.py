@@ -5,6 +5,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 from nearsight.runs.bundle import (
@@ -18,6 +20,7 @@ from nearsight.runs.bundle import (
     write_json,
     writing_bundle,
 )
+from nearsight.runs.runtime import run_described, run_onnx
 
 BUNDLE = Bundle(
     kind="onnx",
@@ -130,3 +133,63 @@ def test_targets(tmp_path: Path, folder: Path) -> None:
     (folder / "thesis.doc").touch()
     with pytest.raises(ValueError, match=r"holds other files"):
         refuse_target(folder, force=True)  # force replaces bundles, nothing else
+
+
+@pytest.mark.parametrize("name", ["thesis.doc", ".git", "notes"])
+def test_force_replaces_no_folder_that_holds_more_than_a_bundle(folder: Path, name: str) -> None:
+    (folder / name).mkdir()
+    with pytest.raises(ValueError, match=rf"holds other files \(such as {name}\)"):
+        refuse_target(folder, force=True)
+    (folder / name).rename(folder / "eval-digits-test")  # its own report goes with it
+    refuse_target(folder, force=True)
+
+
+def logits(*values: float) -> dict[str, np.ndarray]:
+    return {"logits": np.array([values], dtype=np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("found", "postprocessing", "reason"),
+    [
+        (logits(1, 2, 3), "classes", "it tells 3 classes, not 2"),
+        (logits(1), "labels", "it tells 1 classes, not 2"),
+        (logits(1, float("nan")), "classes", "it gives no finite numbers"),
+        ({"scores": np.ones((1, 5, 2))}, "classes", "nothing is called 'logits'"),
+        (logits(1, 2), "__import__", "nothing is called '__import__'"),
+        ({"scores": np.ones((1, 5, 3)), "boxes": np.tile([0.0, 0, 9, 9], (1, 5, 1))}, "queries", "nothing is called"),
+        ({"logits": np.array(["a"])}, "classes", ""),
+        ({"logits": np.zeros((1, 2, 0, 0))}, "pixels", ""),
+        ({}, "classes", ""),
+    ],
+)
+def test_a_model_that_is_not_the_described_one_is_refused_when_it_is_run(
+    found: dict[str, np.ndarray], postprocessing: str, reason: str
+) -> None:
+    bundle, images = replace(BUNDLE, postprocessing={"name": postprocessing}), np.zeros((1, 3, 32, 48), np.float32)
+    with pytest.raises(BundleError, match=rf"of lit_nano is not what its description says \(.*{reason}"):
+        run_described(lambda _: found, bundle, images, (32, 48), [(32, 48)])
+
+
+def test_what_a_runtime_refuses_while_it_runs_is_told_in_a_sentence() -> None:
+    def fails(images: np.ndarray) -> dict[str, np.ndarray]:
+        raise RuntimeError("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got 32 Expected: 64")
+
+    with pytest.raises(BundleError, match="Got 32 Expected: 64"):
+        run_described(fails, BUNDLE, np.zeros((1, 3, 32, 48), np.float32), (32, 48), [(32, 48)])
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd"])
+def test_a_model_reads_no_file_outside_of_its_folder(tmp_path: Path, location: str) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "secret.bin").write_bytes(b"\0" * 64)
+    weights = onnx.TensorProto(name="weights", data_type=1, dims=[16], data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in {"location": location, "offset": "0", "length": "64"}.items():
+        weights.external_data.add(key=key, value=value)
+    given, made = (onnx.helper.make_tensor_value_info(name, 1, [16]) for name in ("images", "logits"))
+    node = onnx.helper.make_node("Add", ["images", "weights"], ["logits"])
+    graph = onnx.helper.make_graph([node], "graph", [given], [made], [weights])
+    (tmp_path / "bundle").mkdir()
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    (tmp_path / "bundle" / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(BundleError, match=r"model\.onnx can't be run \(.*[Pp]ath"):
+        run_onnx(tmp_path / "bundle" / "model.onnx")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import torch
 
@@ -16,8 +17,9 @@ import nearsight
 from nearsight.data import Data, Split, open_data
 from nearsight.models.counting import count
 from nearsight.models.spec import read_spec
+from nearsight.searching.limits import TrialCost
 from nearsight.searching.report import SearchResult, Tried
-from nearsight.searching.search import rungs_of
+from nearsight.searching.search import reading_study, rungs_of
 from nearsight.searching.space import Smallest, draw, plain_forms
 from nearsight.training import session
 
@@ -188,6 +190,25 @@ def test_a_budget_that_is_up_in_a_training_leaves_a_checkpoint(tmp_path: Path) -
     (training,) = (tmp_path / "search" / "trials").iterdir()
     assert training.name.endswith("-10000") and any((training / "checkpoints").iterdir())
     assert not (training / "outcome.json").exists()
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b"hello" * 100), lambda file: file.mkdir()])
+def test_a_damaged_study_is_named(tmp_path: Path, damage: Callable[[Path], Any]) -> None:
+    file = tmp_path / "study.db"
+    damage(file)
+    with (
+        pytest.raises(ValueError, match=r"study\.db is damaged or was edited \(.*restore it from a copy"),
+        reading_study(file),
+    ):
+        optuna.create_study(storage=f"sqlite:///{file}")
+
+
+@pytest.mark.parametrize("cost", [5, {}, {"parameters": "x"}, {"ms": {"a": 1}}])
+def test_an_edited_cost_of_a_trial_is_named(cost: Any) -> None:
+    whole = TrialCost(5, 7, {1: 0.5, 32: 2.0}, 0.25)
+    assert TrialCost.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
+    with pytest.raises(ValueError, match="The cost of a trial was edited"):
+        TrialCost.from_dict(cost)
 
 
 def test_latency_is_measured_beside_the_reference(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +19,10 @@ from scipy.special import stdtr, stdtrit
 
 from ..interval import Interval
 from ..runs.run import PREDICTIONS
+from ..runs.run import read_predictions as read_arrays
 from .plan import Plan
 from .results import Difference
 
-OLD_KEYS = {"worth": "scores", "sureness": "confidence"}  # in files of version 0.1
 LEVEL = 0.95
 ALPHA = 0.05  # a difference with a smaller corrected p is called shown
 
@@ -190,7 +189,7 @@ class RunPredictions:
 def read_predictions(plan: Plan, folder: Path) -> SharedPredictions | None:
     """The predictions of the finished runs; None if there are none."""
     files = {
-        (run.model.label, run.seed): read_file(run.folder / PREDICTIONS)
+        (run.model.label, run.seed): read_arrays(run.folder / PREDICTIONS, ("indices",))
         for run in plan.runs(folder)
         if run.is_finished()
     }
@@ -216,20 +215,6 @@ def pick(file: dict[str, NDArray], kept: NDArray[np.bool_]) -> RunPredictions:
             "The runs could read different images, so that their scores can't be compared; see `nearsight data check`."
         )
     return RunPredictions(scores, file["parts"].astype(np.float64), None)
-
-
-def read_file(path: Path) -> dict[str, NDArray]:
-    """The arrays of a file of predictions."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {OLD_KEYS.get(name, name): file[name] for name in file.files}
-        if not {"scores", "indices", "split"} <= found.keys() or not {"parts", "classes"} & found.keys():
-            raise KeyError(path)
-        return found
-    except (KeyError, ValueError, EOFError, BadZipFile):
-        raise ValueError(
-            f"{path} is damaged; delete it and run the same command again, which writes it anew."
-        ) from None
 
 
 def scores(predictions: SharedPredictions) -> dict[str, Interval]:

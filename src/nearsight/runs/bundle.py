@@ -7,25 +7,68 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .. import __version__
-from ..atomic import claimed_part, refuse_unwritable
+from ..atomic import claimed_part, is_writable_text, refuse_unwritable
 from ..data.image import enough_for, show_middle
 from ..data.restore import fit_sides, resize_image
 
 FORMAT, VERSION = "nearsight-bundle", 2
+LARGEST = 16384  # pixels of a side
 FIRST = 1  # a version that knew classifiers alone
 ABOUT, VERIFIED = "preprocess.json", "verify.json"
 # The files of each kind of model; the first is what its runtime opens.
 FILES = {"onnx": ("model.onnx",), "pt2": ("model.pt2",), "openvino": ("model.xml", "model.bin")}
+PAGE = ("index.html", "isolate.js", "onnxruntime-web")  # beside them, of the format `web`
 CLASSES = {"name": "classes"}  # what is left to do with a classifier's logits
 FIT = "the whole image, its shorter side min_size unless its longer one exceeds max_size then; or stretched; bilinear"
 RESIZE = "the middle, as large as it fits the size's proportions; crop is the fraction of it that is shown; bicubic"
+
+
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    """What training and calibration find out beside the weights; a later version may know more."""
+
+    model_config = ConfigDict(strict=True)
+
+    threshold: Fraction = 0.0
+    thresholds: list[Fraction] = []
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    conformal: dict[str, Fraction] = {}
+    tta: str | None = None
+    error_rate: None = None  # is asked for, and never kept
+
+
+def check_settings(settings: Any, classes: int) -> dict[str, Any]:
+    """Settings that a file holds, of a model of so many classes.
+
+    Raises:
+        ValueError: They were edited; says which one.
+
+    Example:
+        >>> check_settings({"threshold": 0.3}, 2)
+        {'threshold': 0.3}
+        >>> check_settings({"thresholds": [0.3, "x"]}, 2)
+        Traceback (most recent call last):
+        ...
+        ValueError: thresholds are not as they were written
+    """
+    try:
+        found = Settings.model_validate(settings)
+    except ValidationError as error:
+        place = error.errors(include_url=False)[0]["loc"]
+        raise ValueError(f"{place[0] if place else 'settings'} are not as they were written") from None
+    if "thresholds" in settings and len(found.thresholds) != classes:
+        raise ValueError(f"{len(found.thresholds)} thresholds are there for {classes} classes")
+    return dict(settings)
 
 
 class BundleError(ValueError):
@@ -203,14 +246,19 @@ def parse(about: Mapping[str, Any]) -> Bundle:
         outputs=tuple(map(str, about["outputs"])) if later else ("logits",),
         postprocessing=dict(about["postprocessing"]) if later else dict(CLASSES),
         fit=fit,
-        settings=dict(about["settings"]) if later else {},
+        settings=check_settings(about["settings"], len(about["labels"])) if later else {},
     )
+    if not all(map(is_writable_text, (bundle.model, *bundle.labels))):
+        raise ValueError("labels have half of a character")
     if bundle.kind not in FILES:
         raise ValueError(f"kind is {bundle.kind}")
     if not len(bundle.mean) == len(bundle.std) > 0 or (fit is not None and bundle.channels != 3):
         raise ValueError("mean and std are not of the same channels")
-    if not (min(bundle.size) > 0 and 0 < bundle.crop <= 1 and min(bundle.std) > 0 and bundle.labels):
-        raise ValueError("size, crop, std or labels make no sense")
+    if not (0 < min(bundle.size) <= max(bundle.size) <= LARGEST and 0 < bundle.crop <= 1 and bundle.labels):
+        raise ValueError("size, crop or labels make no sense")
+    shown = np.array([*bundle.mean, *bundle.std], dtype=np.float32)
+    if not (np.isfinite(shown).all() and min(bundle.std) > 0):
+        raise ValueError("mean or std make no sense")
     return bundle
 
 
@@ -255,8 +303,11 @@ def refuse_target(folder: Path, force: bool) -> None:
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise ValueError(f"{folder} is a file; give the name of a folder with --out.")
     if folder.is_dir() and any(folder.iterdir()):
-        if not is_bundle(folder):
-            raise ValueError(f"{folder} holds other files; give another folder with --out.")
+        known = {ABOUT, VERIFIED, *PAGE, *(name for names in FILES.values() for name in names)}
+        held = sorted(file.name for file in folder.iterdir())
+        other = [name for name in held if name not in known and not name.startswith("eval-")]  # reports of the bundle
+        if other or not is_bundle(folder):
+            raise ValueError(f"{folder} holds other files (such as {(other or held)[0]}); give another with --out.")
         if not force:
             raise ValueError(f"{folder} holds a bundle; give another folder with --out, or replace it with --force.")
     refuse_unwritable(folder.absolute().parent)

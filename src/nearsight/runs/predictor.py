@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arguments import checked
+from ..atomic import expand_home
 from ..data.image import decode
 from ..data.samples import Split
 from ..shipped import shipped_models
 from ..tasks import get_task
 from ..tasks.predictions import Prediction
-from .bundle import Bundle, is_bundle, read_bundle
+from .bundle import LARGEST, Bundle, check_settings, is_bundle, read_bundle
 from .images import GivenImages, Named, gather, to_image
 from .runtime import open_runner, predict_annotated, predict_with_bundle
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 Progress = Callable[[Any], Any]
 
 IMAGENET = 1000  # classes of a model that is opened by its name
-LARGEST = 16384  # pixels of a side
+WEIGHTS = "model.safetensors"  # of a run
 CALIBRATION = "calibration.json"  # what `nearsight calibrate` writes beside a model
 SHOWN = 8  # predictions that a notebook shows
 FOLDS = "folds.json"  # of a folder that holds a run for each fold
@@ -160,6 +161,8 @@ class Predictor:
             raise ValueError(f"{top} predictions were asked for; ask for at least 1.")
         if batch is not None and batch < 1:
             raise ValueError(f"A batch of {batch} images was asked for; it takes at least 1.")
+        if min_score is not None and not 0 <= min_score <= 1:
+            raise ValueError(f"A score of {min_score} at least was asked for; scores go from 0 to 1.")
         settings = self.settings if error_rate is None else self.promise(error_rate, tta)
         given, waiting = gather(images), None
         if not isinstance(given, Split):
@@ -361,33 +364,46 @@ def load(
         >>> load(file).model.num_classes, load(file).classes
         (3, ('0', '1', '2'))
     """
+    predictor = open_source(source, img_size, seed)
+    if device is not None and not isinstance(predictor.preprocessing, Bundle):
+        predictor.model.to(pick_device(device))
+    return predictor
+
+
+def open_source(
+    source: "str | os.PathLike[str] | Predictor | Sequence[str | os.PathLike[str] | Predictor]",
+    img_size: int | None = None,
+    seed: int = 0,
+    calibrated: bool = True,
+) -> Predictor:
+    """What `load` does; `calibrated` is False where a calibration is to be made anew."""
+    correct = with_calibration if calibrated else lambda predictor: predictor
     if not isinstance(source, str | os.PathLike | Predictor):
-        predictor = average([load(one, img_size=img_size) for one in source])
-    elif isinstance(source, Predictor):
-        predictor = source
-    elif "," in str(source) and not os.path.exists(source):
-        predictor = average([load(Path(part.strip()), img_size=img_size) for part in str(source).split(",")])
-    elif os.path.isfile(os.path.join(source, FOLDS)):
+        return average([open_source(one, img_size) for one in source])
+    if isinstance(source, Predictor):
+        return source
+    if "," in str(source) and not os.path.exists(source):
+        return average([open_source(Path(part.strip()), img_size) for part in str(source).split(",")])
+    if os.path.isfile(os.path.join(source, FOLDS)):
+        from .run import FoldsRecord, read_record
+
         folder = Path(source)
-        predictor = average([load(part, img_size=img_size) for part in sorted(folder.glob("fold-*"))])
-        predictor = with_calibration(replace(predictor, path=folder))
-    elif str(source).startswith(HUB):
-        predictor = load_from_hub(str(source), img_size)
-    elif os.fspath(source) in (shipped := shipped_models()) and not os.path.exists(source):
-        predictor = load_weights(shipped[os.fspath(source)], img_size)
-    elif not is_path(source):
-        predictor = load_by_name(os.fspath(source), img_size, seed)
-    elif is_bundle(path := Path(source).expanduser()):
+        count = read_record(folder / FOLDS, kind=FoldsRecord)["folds"]
+        members = [load_weights(model_file(folder / f"fold-{number + 1}"), img_size) for number in range(count)]
+        return correct(replace(average(members), path=folder))
+    if str(source).startswith(HUB):
+        return load_from_hub(str(source), img_size)
+    if os.fspath(source) in (shipped := shipped_models()) and not os.path.exists(source):
+        return load_weights(shipped[os.fspath(source)], img_size)
+    if not is_path(source):
+        return load_by_name(os.fspath(source), img_size, seed)
+    if is_bundle(path := expand_home(source)):
         if img_size is not None:
             raise ValueError(f"{path} is a bundle, which has its image size; leave {img_size} pixels out.")
         bundle = read_bundle(path)
         runner, settings = open_runner(path, bundle), dict(bundle.settings)
-        predictor = Predictor(runner, bundle.model, bundle.task, bundle.labels, bundle, path, bundle.weights, settings)
-    else:
-        predictor = with_calibration(load_weights(model_file(path), img_size))
-    if device is not None and not isinstance(predictor.preprocessing, Bundle):
-        predictor.model.to(pick_device(device))
-    return predictor
+        return Predictor(runner, bundle.model, bundle.task, bundle.labels, bundle, path, bundle.weights, settings)
+    return correct(load_weights(model_file(path), img_size))
 
 
 def average(predictors: Sequence[Predictor]) -> Predictor:
@@ -427,19 +443,25 @@ def with_calibration(predictor: Predictor) -> Predictor:
     """The predictor with what `nearsight calibrate` found out, if that was for these weights.
 
     Raises:
-        ValueError: It was for others.
+        ValueError: It was for others, or was edited.
     """
-    file = predictor.folder / CALIBRATION
+    file = calibration_file(predictor)
     if predictor.path is None or not file.is_file():
         return predictor
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        settings, weights = dict(found["settings"]), found["weights"]
-    except (ValueError, KeyError, TypeError):
+        settings, weights = check_settings(found["settings"], len(predictor.classes)), found["weights"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError(f"{file} is damaged; run `nearsight calibrate` again, or remove it.") from None
     if weights != fingerprint(predictor):
         raise ValueError(f"{file} is of other weights; run `nearsight calibrate` again, or remove it.")
     return replace(predictor, settings=predictor.settings | settings)
+
+
+def calibration_file(predictor: Predictor) -> Path:
+    """Where a calibration is kept: in the folder of a run, beside weights of another name under their own."""
+    alone = predictor.path is not None and predictor.path.is_file() and predictor.path.name != WEIGHTS
+    return predictor.folder / (f"{predictor.path.stem}.{CALIBRATION}" if alone and predictor.path else CALIBRATION)
 
 
 def fingerprint(predictor: Predictor) -> str:
@@ -533,6 +555,11 @@ def load_weights(file: Path, img_size: int | None = None) -> Predictor:
     if img_size is not None and not preprocessing.dense:
         preprocessing = replace(preprocessing, size=(img_size, img_size))
     settings = {key: value for key, value in about.items() if key not in ("task", "classes", "input")}
+    try:
+        check_settings(settings, len(about["classes"]))
+    except ValueError as error:
+        beside = file.with_suffix(".json")
+        raise ValueError(f"{beside} was edited ({error}); take the file that was written with the weights.") from None
     return Predictor(model, name, about["task"], tuple(about["classes"]), preprocessing, file, "trained", settings)
 
 
@@ -589,9 +616,12 @@ def load_module(source: str | os.PathLike[str] | Predictor, seed: int = 0) -> Pr
     return predictor
 
 
-def load_trained(source: str | os.PathLike[str] | Predictor, task: str | None = None) -> Predictor:
+def load_trained(
+    source: str | os.PathLike[str] | Predictor, task: str | None = None, calibrated: bool = True
+) -> Predictor:
     """A model with names of its classes; weights without such, and a model of another task, are refused."""
-    predictor = load(source) if isinstance(source, Predictor | list | tuple) else load(Path(source))
+    given = source if isinstance(source, Predictor | list | tuple) else Path(source)
+    predictor = open_source(given, calibrated=calibrated)
     if predictor.weights != "trained":
         raise ValueError(
             f"{predictor.path or predictor.name} was not trained by Nearsight and has no class names; give the folder "

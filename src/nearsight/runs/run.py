@@ -7,22 +7,24 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, InstanceOf, ValidationError, create_model
 
 from .. import __version__
-from ..atomic import write_whole
+from ..atomic import expand_home, write_whole
 from ..config.files import read_recipe, to_yaml
 from ..config.recipe import Recipe
 from ..data.open import NAMES, open_again, open_any
 from ..data.samples import Data
+from ..data.sources.npz import load_arrays
 from ..shipped import shipped_models
 from ..tasks import get_evaluator
 
@@ -30,6 +32,81 @@ if TYPE_CHECKING:
     from .predictor import Predictor
 
 PREDICTIONS = "predictions.npz"
+OLD_KEYS = {"worth": "scores", "sureness": "confidence"}  # of predictions that version 0.1 wrote
+IMAGES_OF = {"indices": 0, "confidence": 0, "classes": -1}  # the axis of each array that counts the images
+
+
+Text = InstanceOf[str]  # a `str` of pydantic refuses names that are no UTF-8
+
+
+class FirstWeights(BaseModel):
+    """Pretrained weights that runs began with, as `nearsight.checkpoints.pretrained.first_weights` knows them."""
+
+    name: Text
+    licence: Text
+    sha256: Text
+
+
+class WeightsRecord(BaseModel):
+    """The file of weights that a run started from, as `nearsight.checkpoints.pretrained.identify` knows it."""
+
+    file: Text
+    sha256: Text
+    name: Text | None = None
+    licence: Text | None = None
+    first: FirstWeights | None = None  # of a run's own file: what that run began with
+
+
+class TeacherRecord(BaseModel):
+    """The run that a model was distilled from."""
+
+    model: Text | None
+    weights: FirstWeights | None
+
+
+class EnvironmentRecord(BaseModel):
+    """Where and with what a run was begun, as `environment` gives it."""
+
+    command: Text
+    begun: Text
+    python: Text
+    device: Text
+    threads: int
+    versions: dict[Text, Text]
+    processes: int = 1
+    weights: WeightsRecord | None = None
+    teacher: TeacherRecord | None = None
+
+
+class SplitRecord(BaseModel):
+    """A split, as `nearsight.data.split.describe_split` gives it."""
+
+    count: int
+    fingerprint: Text = ""
+    names: list[Text] = []
+
+
+class FoldsRecord(BaseModel):
+    """What was asked of a training in folds, as `nearsight.training.folds.train_folds` writes it."""
+
+    source: Text
+    folds: Annotated[int, Field(ge=2)]
+    staged: bool
+    budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+    epochs: int | None
+    recipe: dict[Text, Any]
+    resolved: dict[Text, Any]
+
+
+class DataRecord(BaseModel):
+    """The data of a run and their split, as `nearsight.data.split.describe_splits` gives them."""
+
+    source: Text
+    kind: Text
+    classes: list[Text]
+    splits: dict[Text, SplitRecord]
+    folder: Text = ""
+    task: Text = ""
 
 
 @dataclass(frozen=True)
@@ -65,7 +142,7 @@ class Outcome:
     test: dict[str, float] | None
     elapsed: float
     stopped_early: bool
-    bad_images: dict[str, str]
+    bad_images: dict[Text, Text]
     folder: Path | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,6 +157,11 @@ class Outcome:
         tested = "" if self.test_score is None else f", {self.test_score:.2%} on test"
         scores = f"{self.metric} {self.val_score:.2%} on validation{tested}"
         return f"Outcome({self.model}: {scores}; {self.epochs} epochs, {self.elapsed:.0f} s; {self.folder})"
+
+
+OF_OUTCOME = {name: (kind, ...) for name, kind in get_type_hints(Outcome, include_extras=True).items()}
+del OF_OUTCOME["folder"]
+OutcomeRecord: type[BaseModel] = create_model("OutcomeRecord", **OF_OUTCOME)  # type: ignore[call-overload]
 
 
 class Run:
@@ -123,7 +205,7 @@ class Run:
 
             given = shipped_models().get(recipe.model.weights) or Path(recipe.model.weights)
             about["weights"] = identify(given / "model.safetensors" if given.is_dir() else given)
-        if recipe.distill is not None and (taught := Run(Path(recipe.distill.teacher).expanduser())).is_begun():
+        if recipe.distill is not None and (taught := Run(expand_home(recipe.distill.teacher))).is_begun():
             from ..checkpoints.pretrained import first_weights
 
             about["teacher"] = {"model": taught.recipe().model.name, "weights": first_weights(taught.folder)}
@@ -147,13 +229,7 @@ class Run:
         Raises:
             ValueError: The record is damaged, or was edited.
         """
-        path = self.folder / "environment.json"
-        kinds = {"threads": int, "versions": dict, **dict.fromkeys(("command", "begun", "python", "device"), str)}
-        about = read_record(path, kinds)
-        for key, kind in kinds.items():
-            if type(about[key]) is not kind:
-                raise ValueError(f"{path} was edited ({key} is not as the run wrote it); put it back, or train anew.")
-        return about
+        return read_record(self.folder / "environment.json", kind=EnvironmentRecord)
 
     def threads(self) -> int | None:
         """CPU threads of a run that one process began; None where nothing is known of them."""
@@ -162,11 +238,7 @@ class Run:
 
     def weights(self) -> dict[str, Any] | None:
         """Name, licence and hash of the file of weights that the run started from; None for a start from scratch."""
-        path = self.folder / "environment.json"
-        noted = read_record(path).get("weights") if path.is_file() else None
-        if noted is not None and not all(isinstance(noted.get(key), str) for key in ("file", "sha256")):
-            raise ValueError(f"{path} was edited (weights are not as the run wrote them); put it back, or train anew.")
-        return noted
+        return self.environment().get("weights") if (self.folder / "environment.json").is_file() else None
 
     def record(self, values: dict[str, Any]) -> None:
         """Append a line to `metrics.jsonl`."""
@@ -224,9 +296,8 @@ class Run:
         path = self.folder / "outcome.json"
         if not path.is_file():
             return None
-        names = [one.name for one in fields(Outcome) if one.name != "folder"]
-        values = read_record(path, names)
-        return Outcome(**{name: values[name] for name in names}, folder=self.folder)
+        values = read_record(path, kind=OutcomeRecord)
+        return Outcome(**{name: values[name] for name in OF_OUTCOME}, folder=self.folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -288,28 +359,7 @@ def read_data_record(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: It is damaged, or was edited.
     """
-    record = read_record(path, ("source", "kind", "classes", "splits"))
-
-    def is_texts(value: Any) -> bool:
-        return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-    def is_split(value: Any) -> bool:
-        plain = (
-            isinstance(value, dict)
-            and type(value.get("count")) is int
-            and isinstance(value.get("fingerprint", ""), str)
-        )
-        return plain and is_texts(value.get("names", []))
-
-    checks: dict[str, Callable[[Any], bool]] = {
-        **dict.fromkeys(("source", "kind", "folder", "task"), lambda value: isinstance(value, str)),
-        "classes": is_texts,
-        "splits": lambda value: isinstance(value, dict) and all(map(is_split, value.values())),
-    }
-    for key, is_right in checks.items():
-        if key in record and not is_right(record[key]):
-            raise ValueError(f"{path} was edited ({key} is not as the run wrote it); put it back, or train anew.")
-    return record
+    return read_record(path, kind=DataRecord)
 
 
 def open_own(trained: "Predictor", source: str | os.PathLike[str] | None) -> tuple[Data, bool]:
@@ -330,22 +380,67 @@ def open_own(trained: "Predictor", source: str | os.PathLike[str] | None) -> tup
     return open_any(os.fspath(source), trained.task if get_evaluator(trained.task).opens_data else None), False
 
 
-def read_record(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
+def read_record(path: Path, keys: Iterable[str] = (), kind: type[BaseModel] | None = None) -> dict[str, Any]:
     """What `as_json` wrote.
+
+    Args:
+        path: The file.
+        keys: What it has at least; those of `kind` need not be named.
+        kind: A class that says of what kind each value is.
 
     Raises:
         ValueError: The file was cut off or edited, or lacks one of the keys.
     """
+
+    def damaged(reason: str) -> ValueError:
+        return ValueError(f"{path} is damaged ({reason}); restore it from a copy, or train anew.")
+
+    if path.exists() and not path.is_file():  # a pipe would be waited at
+        raise damaged("it is no file")
     try:
         values = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).partition(";")[0]
-        raise ValueError(f"{path} is damaged ({reason}); restore it from a copy, or train anew.") from None
-    lacking = [key for key in keys if not isinstance(values, dict) or key not in values]
-    if not isinstance(values, dict) or lacking:
-        reason = f"it has no {lacking[0]}" if lacking else "it holds no object"
-        raise ValueError(f"{path} is damaged ({reason}); restore it from a copy, or train anew.")
+        raise damaged(reason) from None
+    if not isinstance(values, dict):
+        raise damaged("it holds no object")
+    for key in keys:
+        if key not in values:
+            raise damaged(f"it has no {key}")
+    try:
+        if kind is not None:
+            kind.model_validate(values, strict=True)
+    except ValidationError as error:
+        mistake = error.errors(include_url=False)[0]
+        key = str(mistake["loc"][0])
+        if mistake["type"] == "missing" and len(mistake["loc"]) == 1:
+            raise damaged(f"it has no {key}") from None
+        raise ValueError(f"{path} was edited ({key} is not as the run wrote it); put it back, or train anew.") from None
     return values
+
+
+def read_predictions(path: Path, names: Iterable[str] = ()) -> dict[str, NDArray[Any]]:
+    """What `Run.write_predictions` wrote; arrays of version 0.1 under their names of now.
+
+    Args:
+        path: The file.
+        names: Arrays that it has at least, beside the scores.
+
+    Raises:
+        ValueError: The file is damaged, or was edited.
+    """
+    try:
+        found = {OLD_KEYS.get(name, name): array for name, array in load_arrays(path).items()}
+        scores = found["scores"].astype(np.float64)
+        counted = [found[name].shape[axis] for name, axis in IMAGES_OF.items() if name in found]
+        is_whole = scores.ndim == 1 and found["split"].ndim == 0 and found.keys() >= set(names)
+        if not is_whole or not len(scores) or any(count != len(scores) for count in counted):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, IndexError):
+        raise ValueError(
+            f"{path} is damaged; delete it and run the same command again, which writes it anew."
+        ) from None
+    return found
 
 
 def refuse_odd_name(folder: Path) -> None:
@@ -412,7 +507,15 @@ def first_difference(old: Recipe, new: Recipe) -> str | None:
 
 
 # What a run, or the comparison that starts it, has written when a kill or a refusal leaves it unbegun.
-WRITTEN_FIRST = {"log.txt", "metrics.jsonl", "checkpoints", "tensorboard", "recipe.yaml", "environment.json"}
+WRITTEN_FIRST = {
+    "log.txt",
+    "job.json",
+    "metrics.jsonl",
+    "checkpoints",
+    "tensorboard",
+    "recipe.yaml",
+    "environment.json",
+}
 
 
 def check_output_folder(run: Run, source: str) -> None:
@@ -423,10 +526,21 @@ def check_output_folder(run: Run, source: str) -> None:
     if not run.folder.is_dir():
         return
     held = sorted(entry.name for entry in run.folder.iterdir() if not entry.name.startswith("."))
-    if held and not WRITTEN_FIRST & set(held):
+    other = [name for name in held if name not in WRITTEN_FIRST]
+    if "recipe.yaml" in held and not is_resolved(run.folder / "recipe.yaml"):
+        other.append("recipe.yaml")  # somebody's own, perhaps the one to be trained with
+    if other:
         raise ValueError(
-            f"{run.folder} holds other things than a run (such as {held[0]}); give --out a new or an empty folder."
+            f"{run.folder} holds other things than a run (such as {other[0]}); give --out a new or an empty folder."
         )
+
+
+def is_resolved(file: Path) -> bool:
+    """Whether a recipe is one that a run wrote: with nothing left open."""
+    try:
+        return file.read_bytes() == to_yaml(read_recipe(file)).encode()
+    except (OSError, ValueError):
+        return False
 
 
 def refuse_inside(folder: Path, source: str) -> None:
@@ -441,7 +555,7 @@ def data_folder(source: str) -> Path | None:
     if source in NAMES:
         return None
     for text in (source, source.partition("?")[0]):
-        path = Path(text).expanduser()
+        path = expand_home(text)
         if path.is_dir():
             return path.resolve()
     return None

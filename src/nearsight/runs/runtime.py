@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -293,9 +293,43 @@ def predict_shown(runner: Runner, bundle: Bundle, shown: PreparedImages) -> list
     for size, indices in groups.items():
         step = len(indices) if bundle.any_batch else 1
         for part in (indices[first : first + step] for first in range(0, len(indices), step)):
-            outputs = runner(bundle.normalise(np.stack([shown.pixels[index] for index in part])))
-            for index, one in zip(part, postprocess(outputs, bundle.postprocessing, size), strict=True):
-                # a JPEG may have been decoded smaller for a classifier, which does not have to know
-                original = (0, 0) if bundle.fit is None else shown.sizes[index]
-                found[index] = to_prediction(one, size, "", original, bundle.labels)
+            images = bundle.normalise(np.stack([shown.pixels[index] for index in part]))
+            # a JPEG may have been decoded smaller for a classifier, which does not have to know
+            originals = [(0, 0) if bundle.fit is None else shown.sizes[index] for index in part]
+            found |= zip(part, run_described(runner, bundle, images, size, originals), strict=True)
     return [found[index] for index in range(len(shown.pixels))]
+
+
+def run_described(
+    runner: Runner, bundle: Bundle, images: Images, size: Shape, originals: Sequence[Shape]
+) -> list[Prediction]:
+    """The predictions for images of one size; of a graph that is not the one that the bundle describes, a sentence.
+
+    Raises:
+        BundleError: The graph can't be run with these images, or gives something else than the description says.
+    """
+    try:
+        found = postprocess(runner(images), bundle.postprocessing, size)
+        for one in found:
+            refuse_other_classes(one, len(bundle.labels))
+        pairs = zip(found, originals, strict=True)
+        return [to_prediction(one, size, "", original, bundle.labels) for one, original in pairs]
+    except MemoryError:
+        raise
+    except Exception as error:  # of runtimes, each has its own, and of outputs that are of any shape
+        reason = f"nothing is called {error}" if isinstance(error, KeyError) else first_line(error)[:200]
+        raise BundleError(
+            f"The model in the bundle of {bundle.model} is not what its description says ({reason}); export it again."
+        ) from None
+
+
+def refuse_other_classes(found: Mapping[str, NDArray[Any]], count: int) -> None:
+    """Refuse what was found in an image if it is of other classes than so many, or of no finite probability."""
+    for name in ("probabilities", "independent", "logits"):
+        if name in found and len(found[name]) != count:
+            raise ValueError(f"it tells {len(found[name])} classes, not {count}")
+    numbers = found.get("labels", np.zeros(0))
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
+        raise ValueError(f"it tells more classes than {count}")
+    if not all(np.isfinite(values).all() for values in found.values()):
+        raise ValueError("it gives no finite numbers")

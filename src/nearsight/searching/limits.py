@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from ..models.counting import count
@@ -44,8 +45,15 @@ class TrialCost:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrialCost":
-        """What `to_dict` gave, also through JSON, where keys are texts."""
-        return cls(**{**values, "ms": {int(batch): ms for batch, ms in values["ms"].items()}})
+        """What `to_dict` gave, also through JSON, where keys are texts.
+
+        Raises:
+            ValueError: It was edited.
+        """
+        try:
+            return TypeAdapter(cls).validate_python(values)
+        except ValidationError as error:
+            raise ValueError(f"The cost of a trial was edited ({values!r:.80}); begin the search anew.") from error
 
     def __str__(self) -> str:
         times = " · ".join(f"{ms:.2f} ms for {batch}" for batch, ms in self.ms.items())

@@ -8,6 +8,7 @@ Everything is in the folder: the trials in Optuna's database, each training as a
 that was running goes on from its last checkpoint.
 """
 
+import json
 import os
 import shutil
 import threading
@@ -27,6 +28,7 @@ from ..atomic import write_whole
 from ..config.candidates import parse_candidate
 from ..config.files import load_recipe, parse_changes
 from ..config.recipe import Recipe
+from ..console import first_line
 from ..data.samples import scramble
 from ..factory import create_model
 from ..models.spec import BackboneSpec, spec_from_json, to_json, write_spec
@@ -162,10 +164,30 @@ def search(
     seconds = None if budget is None else parse_duration(budget)
     folder = Path(out) if out is not None else Path("runs") / f"search-{Path(source.rstrip('/')).stem or 'data'}"
     check_folder(folder, source)
-    with Run(folder).locked(), listening() as flag:
+    check_same(folder, plan)  # before anything is put there
+    with Run(folder).locked(), listening() as flag, reading_study(folder / STUDY):
         return Searcher(plan, folder, flag, cpu, quiet).run(
             seconds, TRIALS if trials is None and seconds is None else trials, ablate
         )
+
+
+@contextmanager
+def reading_study(file: Path) -> Iterator[None]:
+    """Say in a sentence that the database of trials is damaged, wherever in a search that is noticed.
+
+    Raises:
+        ValueError: It is, or it is no file.
+    """
+    optuna = import_optuna()
+    from sqlalchemy.exc import SQLAlchemyError
+
+    damaged = f"{file} is damaged or was edited ({{}}); restore it from a copy, or give another folder with --out."
+    if file.exists() and not file.is_file():
+        raise ValueError(damaged.format("it is no file"))
+    try:
+        yield
+    except (SQLAlchemyError, optuna.exceptions.OptunaError, json.JSONDecodeError) as error:
+        raise ValueError(damaged.format(first_line(error)[:200])) from None
 
 
 def check_folder(folder: Path, source: str) -> None:
@@ -331,7 +353,10 @@ class Searcher:
 
     def run(self, seconds: float | None, trials: int | None, ablate: bool) -> SearchResult:
         """Try models until time or trials are used up, and write what was found."""
-        self.clock = Clock(seconds, self.study.user_attrs.get("seconds", 0.0), self.began)
+        before = self.study.user_attrs.get("seconds", 0.0)
+        if not isinstance(before, float):
+            raise ValueError(f"{self.folder / STUDY} was edited (seconds are {before!r:.80}); begin the search anew.")
+        self.clock = Clock(seconds, before, self.began)
         self.fraction = 1 - RESERVED if ablate else 1.0
         self.console.print(f"Searching on {self.plan.data} within {self.limit}; in {self.folder}")
         try:

@@ -23,6 +23,7 @@ from ..data.samples import Subset
 from ..interval import Interval
 from ..runs.predictor import FOLDS, load_weights, model_file, pick_device
 from ..runs.run import (
+    FoldsRecord,
     Outcome,
     Run,
     as_json,
@@ -40,7 +41,6 @@ from .session import prepare
 from .signals import Interrupted
 
 RESULT = "cross_validation.json"
-KEYS = ("source", "folds", "staged", "budget", "epochs", "recipe", "resolved")
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,7 +130,7 @@ def train_folds(
     asked |= {"recipe": recipe.model_dump(mode="json")}
     path = folder / FOLDS
     if path.is_file():
-        noted = read_record(path, KEYS)
+        noted = read_record(path, kind=FoldsRecord)
         if {key: noted[key] for key in asked} != json.loads(json.dumps(asked)):
             raise ValueError(
                 f"{folder} holds folds of other settings; go on with them as they were (`{run.resume_command}`), or "
@@ -166,9 +166,9 @@ def of_fold(recipe: Recipe, folds: int, fold: int) -> Recipe:
 def resume_folds(folder: str | Path, settings: dict[str, Any]) -> CrossValidation:
     """Go on with the folds in a folder, as they were begun."""
     path = Path(folder) / FOLDS
-    noted = read_record(path, KEYS)
+    noted = read_record(path, kind=FoldsRecord)
     recipe, rest = parse(noted["recipe"], str(path)), {key: noted[key] for key in ("staged", "budget", "epochs")}
-    return train_folds(noted["source"], recipe, Path(folder), int(noted["folds"]), settings, **rest)
+    return train_folds(noted["source"], recipe, Path(folder), noted["folds"], settings, **rest)
 
 
 def judge_folds(
