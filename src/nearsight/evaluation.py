@@ -17,13 +17,13 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from .arguments import checked
-from .atomic import write_whole
+from .atomic import check_output, is_own_png, write_whole
 from .console import percent, titled
 from .data.samples import BadImage, Data, Split, Subset, available_cores
 from .runs.bundle import ABOUT, Bundle, is_bundle
 from .runs.predictor import Predictor, load, load_trained, pick_device
 from .runs.run import open_own
-from .tasks import get_evaluator
+from .tasks import TASKS, get_evaluator
 from .tasks.evaluator import Evaluator, Gain, Judged, Meter
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[Any], Any]  # of batches
 PREFERRED = ("test", "val", "train")
+ROBUSTNESS = "robustness.png"
 SEEN = {  # what the training did with the images already
     "train": "the model learned from them, so expect less on new ones",
     "val": "the best epoch was chosen by them",
@@ -128,8 +129,12 @@ class Evaluation(Judged):
 
         Returns:
             The folder.
+
+        Raises:
+            ValueError: Files of others are there under these names.
         """
         target = self.default_folder if folder is None else Path(folder)
+        refuse_other_files(target)
         files = self._report_files()
         files["metrics.json"] = self.to_json().encode()  # last: where it is, the others are
         for name, content in files.items():
@@ -139,7 +144,7 @@ class Evaluation(Judged):
     def _report_files(self) -> dict[str, bytes]:
         """Tables and figures by their names."""
         files = self.task.report_files(self)
-        return files if self.robustness is None else files | {"robustness.png": self.robustness.to_png()}
+        return files if self.robustness is None else files | {ROBUSTNESS: self.robustness.to_png()}
 
     def table(self) -> RenderableType:
         """What was evaluated and how good it is, for the terminal."""
@@ -288,6 +293,19 @@ def evaluate(
         robustness=robustness,
         gains=tuple(gains),
     )
+
+
+def refuse_other_files(folder: Path) -> None:
+    """Refuse a folder with files of others under the names of a report; what a killed evaluation left is ours.
+
+    Raises:
+        ValueError: There is such a file.
+    """
+    evaluators = [get_evaluator(task) for task in TASKS]  # the names of tasks need no torch
+    scores = (f"image,{one.image_score}\n".encode() for one in evaluators if one.image_score)
+    begins = (b'{\n "model": ', b"image,true,predicted,", *scores)
+    for name in {"metrics.json", ROBUSTNESS, *(name for one in evaluators for name in one.files)}:
+        check_output(folder / name, is_ours=lambda head: is_own_png(head) or head.startswith(begins), force=None)
 
 
 def gain_of_merging(task: Evaluator, model: Any, plain: Meter, merged: Meter, ratio: float) -> Gain:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from generator import picture
+from generator import picture, write_all, yolo
 
 Try = Callable[..., tuple[int, str, str]]
 
@@ -62,7 +62,14 @@ LINES = {
     "confusion.png": ("eval", "RUN", "--out", "out"),
     "predictions.csv": ("eval", "RUN", "--out", "out"),
     "objects.json": ("predict", "RUN", "images", "--out", "out"),
+    "robustness.png": ("eval", "RUN", "--shifts", "--out", "out"),
     "0-grad-rollout.png": ("explain", "RUN", "images/0.png", "--out", "out"),
+    "0-grad-rollout.npz": ("explain", "RUN", "images/0.png", "--out", "out"),
+    "scores.json": ("explain", "RUN", "digits", "--score", "--limit", "2", "--out", "out"),
+    "page.md": ("reproduce", "--markdown", "out/page.md"),
+    "labels.html": ("data", "check", "digits", "--model", "RUN", "--page", "out/labels.html"),
+    "fixes.txt": ("data", "check", "digits", "--fix-list", "out/fixes.txt"),
+    "table.csv": ("embed", "images", "--model", "RUN", "--cache", "out", "--out", "out/table.csv"),
     "01-depthwise.png": ("probe", "depthwise", "--draw", "out"),
     "bench.json": ("bench", "deit_nano", "--json", "out/bench.json"),
     "bench.png": ("bench", "deit_nano", "--plot", "out/bench.png"),
@@ -79,6 +86,110 @@ def test_files_of_others_are_not_written_over(attempt: Try, place: Path, here: P
     code, _, err = attempt(*(str(place / "run") if word == "RUN" else word for word in LINES[name]))
     assert code == 1 and ("was not written by this command" in err or "holds other" in err)
     assert contents(here) == before
+
+
+TRAIN = ("train", "digits", "--model", "deit_nano", "--epochs", "1", "--limit", "32", "-q", "--out", "out")
+EXPORT = ("export", "RUN", "--out", "out", "--force")
+PUSH = ("push", "RUN", "--licence", "mit", "--folder", "out")
+# Folders of others that hold what ours hold, too.
+FOLDERS = {
+    "the weights of another model": (PUSH, ("model.safetensors", "model.json")),
+    "another project with a card": (PUSH, ("model.json", "README.md", "config.json")),
+    "a run of another tool": (TRAIN, ("log.txt", "metrics.jsonl", "checkpoints/1", "model.safetensors")),
+    "a recipe of one's own": ((*TRAIN, "--recipe", "out/recipe.yaml"), ("recipe.yaml",)),
+    "a project with a model.onnx": (EXPORT, ("model.onnx", "thesis.tex")),
+    "a page of one's own": (EXPORT, ("preprocess.json", "index.html", ".git/config")),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders_of_others_are_not_taken_for_ours(attempt: Try, place: Path, here: Path, name: str) -> None:
+    line, files = FOLDERS[name]
+    write_all(here / "out", dict.fromkeys(files, "epochs: 1  # precious\n"))
+    before = contents(here)
+    code, _, err = attempt(*(str(place / "run") if word == "RUN" else word for word in line))
+    assert code == 1 and "holds other" in err
+    assert contents(here) == before
+
+
+def test_a_run_is_not_written_over_by_another_that_is_shared(
+    attempt: Try, place: Path, here: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(place / "run", tmp_path / "mine")
+    before = contents(tmp_path / "mine")
+    code, _, err = attempt("push", str(place / "run"), "--licence", "mit", "--folder", "../mine")
+    assert code == 1 and "holds other files" in err and contents(tmp_path / "mine") == before
+    assert attempt(*(str(place / "run") if word == "RUN" else word for word in PUSH))[0] == 0
+    assert attempt(*(str(place / "run") if word == "RUN" else word for word in PUSH))[0] == 0  # its own it replaces
+
+
+def test_a_report_that_is_no_report_stays_where_reports_go_unasked(
+    attempt: Try, place: Path, here: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(place / "run", tmp_path / "mine")
+    write_all(tmp_path / "mine", {"eval-test/metrics.json": "my notes"})
+    before = contents(tmp_path / "mine")
+    code, _, err = attempt("eval", "../mine")
+    assert code == 1 and "metrics.json was not written by this command" in err
+    assert contents(tmp_path / "mine") == before
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+def test_predictions_are_not_written_over_the_model_that_makes_them(
+    attempt: Try, place: Path, here: Path, images: Path, tmp_path: Path, name: str
+) -> None:
+    shutil.copytree(place / "run", tmp_path / "mine")
+    before = contents(tmp_path / "mine")
+    code, _, err = attempt("predict", "../mine", "images", "--csv", f"../mine/{name}", "--force")
+    assert code == 1 and "is read here as well and would be lost" in err
+    assert contents(tmp_path / "mine") == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("bench", "deit_nano", "--json", "out", "--plot", "./out"),
+        ("data", "check", "digits", "--model", "RUN", "--page", "out", "--fix-list", "images/../out"),
+    ],
+)
+def test_two_outputs_are_not_written_to_one_file(
+    attempt: Try, place: Path, here: Path, images: Path, line: tuple[str, ...]
+) -> None:
+    code, _, err = attempt(*(str(place / "run") if word == "RUN" else word for word in line))
+    assert code == 1 and "give each a file of its own" in err and not (here / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (("search", "digits", "--macs", "2M", "--out", "out"), "search.json"),
+        (("compare", "digits", "--models", "deit_nano", "--out", "out"), "plan.json"),
+        (("app", "deit_nano", "--corrections", "out"), "labels.csv"),
+    ],
+)
+def test_a_folder_that_is_refused_for_its_record_is_left_as_it_was(
+    attempt: Try, here: Path, line: tuple[str, ...], name: str
+) -> None:
+    write_all(here / "out", {name: "{}", "notes.md": "mine"})
+    before = contents(here)
+    code, _, err = attempt(*line)
+    assert code == 1 and name in err and contents(here) == before
+
+
+def test_nobody_waits_at_a_pipe_in_the_place_of_a_table(attempt: Try, here: Path) -> None:
+    (here / "out").mkdir()
+    os.mkfifo(here / "out" / "labels.csv")
+    code, _, err = attempt("app", "deit_nano", "--corrections", "out")
+    assert code == 1 and "is no table of corrected labels" in err
+
+
+def test_a_list_that_is_read_is_no_place_for_another(attempt: Try, here: Path) -> None:
+    yolo(here / "data")
+    listed = "".join(f"images/train/{number}.png\n" for number in range(3))
+    (here / "data" / "train.txt").write_text(listed)
+    code, _, err = attempt("data", "check", "data", "--fix-list", "data/train.txt")
+    assert code == 1 and "is read here as well and would be lost" in err
+    assert (here / "data" / "train.txt").read_text() == listed
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "0-grad-rollout.png", "01-depthwise.png", "bench.json"])

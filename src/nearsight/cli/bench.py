@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..atomic import check_output, is_own_png
-from .options import Device
+from .options import Device, refuse_same
 
 if TYPE_CHECKING:
     from ..benchmarking import Bench
@@ -60,6 +60,7 @@ def bench(
     for option, file in (("--json", json), ("--plot", plot)):
         if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
             raise ValueError(f"{option} {file} can't be written; give the name of a file in a folder that is there.")
+    refuse_same(json=json, plot=plot)
     sizes = numbers("--scaling", scaling) if scaling else None
     batches = numbers("--batch", batch) if batch else None
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Groups, Task, watch
+from .options import Groups, Task, refuse_same, watch
 
 data_app = typer.Typer(help="Look at data before training with them.", no_args_is_help=True, rich_markup_mode=None)
 make_app = typer.Typer(help="Make data to try things out with.", no_args_is_help=True, rich_markup_mode=None)
@@ -91,16 +91,20 @@ def check(
     from ..data.check import check_data as check_images
     from ..data.check import fix_list as list_fixes
     from ..data.check import render_report
+    from ..runs.run import data_folder
     from ..tasks.classify import choose_patch
 
+    refuse_same(fix_list=fix_list, page=page if model is not None or frozen else None)
     opened = open_data(data, task)
     if fix_list:
         splits = opened.splits().values()
         names = {os.fsencode(split.name(index)) for split in splits for index in range(len(split))}
+        folder = data_folder(data)
+        inside = folder is not None and fix_list.resolve().is_relative_to(folder)  # a list that is read, perhaps
         check_output(
             fix_list,
-            inputs=[data.partition("?")[0]],
-            is_ours=lambda head: set(head.split(b"\n")[:-1]) <= names,  # such a list of these data
+            inputs=[data.partition("?")[0], *([fix_list] if inside else [])],
+            is_ours=lambda head: head.endswith(b"\n") and set(head.split(b"\n")[:-1]) <= names,  # of these data
             force=force,
             option="--fix-list",
         )

@@ -1,12 +1,16 @@
 """`nearsight eval`, `nearsight predict` and `nearsight embed`: how good a model is, what it sees, and its features."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import AsJson, Device, check_folder, watch
+
+if TYPE_CHECKING:
+    from ..runs.predictor import Predictor
 
 Source = Annotated[
     Path,
@@ -52,6 +56,7 @@ def evaluate(
     and masks, by size and class. A segmenter: IoU by class. Both with their best and worst cases as an image.
     """
     from ..console import make_console
+    from ..evaluation import ROBUSTNESS, refuse_other_files
     from ..evaluation import evaluate as judge
 
     check_folder("--out", out)
@@ -76,18 +81,8 @@ def evaluate(
         make_console().print(found.table(), highlight=False)
     for name, reason in list(found.bad.items())[:10]:
         print(f"left out: {name}: {reason}", file=sys.stderr)
-    files = ", ".join(["metrics.json", *found.task.files, *(["robustness.png"] if found.robustness else [])])
+    files = ", ".join(["metrics.json", *found.task.files, *([ROBUSTNESS] if found.robustness else [])])
     print(f"Wrote {folder}: {files}.", file=sys.stderr)
-
-
-def refuse_other_files(folder: Path) -> None:
-    """Refuse a folder with files of others under the names of a report; what a killed evaluation left is ours."""
-    from ..atomic import check_output, is_own_png
-    from ..tasks import TASKS, get_evaluator  # the names of tasks need no torch
-
-    begins = (b'{\n "model": ', b"image,")
-    for name in {"metrics.json", *(name for task in TASKS for name in get_evaluator(task).files)}:
-        check_output(folder / name, is_ours=lambda head: is_own_png(head) or head.startswith(begins), force=None)
 
 
 def calibrate(
@@ -175,7 +170,7 @@ def predict(
     predictor = load(source)
     paths = find_images([str(path) for path in images])
     if file is not None:
-        given: list[str | Path] = [*paths, *([predictor.path] if predictor.path else [])]
+        given: list[str | Path] = [*paths, *files_of(predictor)]
         check_output(file, inputs=given, is_ours=is_table if csv else is_json_lines, force=force, option=chosen[0])
     # Predictions that scroll by are progress enough, and a bar would get in their way.
     silent = file is None and sys.stdout.isatty()
@@ -221,6 +216,16 @@ def predict(
         print(f"{done:,} image{'s' * (done != 1)} predicted{skipped}.{written}", file=sys.stderr)
 
 
+def files_of(predictor: "Predictor") -> "Iterator[Path]":
+    """The files that a model was opened from."""
+    from ..runs.predictor import calibration_file
+
+    if predictor.path is not None and predictor.path.is_dir():
+        yield from predictor.path.iterdir()
+    elif predictor.path is not None:
+        yield from (predictor.path, predictor.path.with_suffix(".json"), calibration_file(predictor))
+
+
 def embed(
     data: Annotated[str, typer.Argument(metavar="DATA", help="Data as for training, or a folder of images.")],
     model: Annotated[
@@ -261,7 +266,7 @@ def embed(
         raise ValueError("Give --out FILE for a table of the features, or --query IMAGE for similar images.")
     if out is not None:
         check_suffix(out)
-        check_output(out, inputs=[data], is_ours=is_features, force=force, option="--out")
+        check_output(out, inputs=[data, data.partition("?")[0]], is_ours=is_features, force=force, option="--out")
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     quiet = not console.is_terminal

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..atomic import check_output, is_own_png
+from ..atomic import HEAD, check_output, is_own_png
 from .options import Host, check_folder
 
 if TYPE_CHECKING:
@@ -105,9 +105,17 @@ def explain(
     taken: set[str] = set()
     for made in found:
         name = next(file_names([made], taken))
-        check_output(out / f"{name}.png", is_ours=is_own_png, force=None)
+        refuse_other_files(out / f"{name}.png", out / f"{name}.npz")
         made.save(out / name)
     print(f"Wrote {len(taken):,} figure{'s' * (len(taken) != 1)} with their arrays to {out}.", file=sys.stderr)
+
+
+def refuse_other_files(figure: Path, *beside: Path) -> None:
+    """Refuse files of others in the place of a figure and of what is written after it, which is ours where it is."""
+    is_there = figure.is_file() and is_own_png(figure.read_bytes()[:HEAD])
+    check_output(figure, is_ours=is_own_png, force=None)
+    for file in beside:
+        check_output(file, is_ours=lambda head: is_there, force=None)
 
 
 def parse_pixel(text: str) -> tuple[float, float]:
@@ -128,7 +136,7 @@ def score_maps(
 
     if len(sources) != 1:
         raise ValueError(f"--score takes one DATA, not {len(sources)}; give one source.")
-    check_output(out / "curves.png", is_ours=is_own_png, force=None)
+    refuse_other_files(out / "curves.png", out / "scores.md", out / "scores.json")
     title = f"Scoring the maps of {predictor.name}"
     found = score(
         predictor, sources[0], method=methods, limit=limit, seed=seed, progress=lambda items: tracked(items, title)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..atomic import refuse_unwritable
+from ..atomic import is_stream, refuse_unwritable
 
 if TYPE_CHECKING:
     from ..data.loader import Batch
@@ -58,6 +58,24 @@ def check_folder(option: str, folder: Path | None) -> None:
         raise ValueError(f"{option} {folder} is a file; give the name of a folder.")
     if folder is not None:
         refuse_unwritable(folder)
+
+
+def refuse_same(**files: Path | None) -> None:
+    """Refuse two options that name one file to write: the second would take the place of the first.
+
+    Example:
+        >>> refuse_same(json=Path("a.png"), plot=Path("./a.png"))
+        Traceback (most recent call last):
+        ...
+        ValueError: --json and --plot both name a.png; give each a file of its own.
+    """
+    named: dict[Path, str] = {}
+    for name, file in files.items():
+        option = f"--{name.replace('_', '-')}"
+        if file is not None and not is_stream(file):
+            first = named.setdefault(file.resolve(), option)
+            if first != option:
+                raise ValueError(f"{first} and {option} both name {file}; give each a file of its own.")
 
 
 def watch(title: str) -> "Callable[[Iterable[Batch]], Iterator[Batch]]":

@@ -35,17 +35,20 @@ def reproduce(
     ] = None,
 ) -> None:
     """Count the papers' models and put the numbers beside the printed ones."""
+    from ..atomic import check_output, write_whole
     from ..console import make_console, tracked
     from ..reproduction.published import rows_of
-    from ..reproduction.verdicts import print_table, reproduce, to_json, to_markdown
+    from ..reproduction.verdicts import is_page, print_table, reproduce, to_json, to_markdown
 
-    rows_of(paper)  # refuse an unknown paper, or a page without a folder, before the work
+    rows_of(paper)  # refuse an unknown paper, or a page that can't be written, before the work
     if markdown and not markdown.absolute().parent.is_dir():
         raise ValueError(f"{markdown} can't be written: there is no folder {markdown.parent}; make it first.")
+    if markdown:
+        check_output(markdown, is_ours=is_page, force=None, option="--markdown")
     counted = None if markdown else paper
     verdicts = reproduce(counted, progress=lambda rows: tracked(rows, "Counting the models of the papers"))
     if markdown:
-        markdown.write_text(to_markdown(verdicts), encoding="utf-8")
+        write_whole(markdown, to_markdown(verdicts).encode())
         print(f"Wrote {markdown}.", file=sys.stderr)
     wanted = [verdict for verdict in verdicts if paper in (None, verdict.row.paper)]
     if as_json:

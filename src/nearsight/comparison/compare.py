@@ -238,6 +238,7 @@ def check_folder(folder: Path, source: str) -> None:
         raise ValueError(
             f"{folder} holds other things than a comparison (such as {held[0]}); give --out a new or an empty folder."
         )
+    read_plan(folder)  # refuses what is none, before anything is put there
 
 
 def plan_models(

@@ -13,9 +13,10 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from ..atomic import write_whole
+from ..atomic import expand_home, write_whole
 from ..checkpoints.pretrained import weight_folders
 from ..plots.overlays import class_colours
+from ..runs.bundle import PAGE
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
 MEGABYTES = 33  # of the package on npm
@@ -64,7 +65,7 @@ def find_runtime(folder: str | os.PathLike[str] | None = None, download: bool = 
         ValueError: They are not there, and may not or can't be had.
     """
     if folder is not None:
-        given = Path(folder).expanduser()
+        given = expand_home(folder)
         for candidate in (given, given / "dist", given / "node_modules" / PACKAGE / "dist", given / PACKAGE / "dist"):
             if has_runtime(candidate):
                 return candidate
@@ -122,9 +123,10 @@ def write_page(folder: Path, runtime: Path) -> None:
     source = files("nearsight.deployment") / "web_page"
     page, script = ((source / name).read_text(encoding="utf-8") for name in ("index.html", "page.js"))
     page = page.replace("{{colours}}", json.dumps(class_colours(COLOURS))).replace("{{script}}", script)
-    (folder / "index.html").write_text(page, encoding="utf-8")
-    (folder / "isolate.js").write_text((source / "isolate.js").read_text(encoding="utf-8"), encoding="utf-8")
-    target = folder / PACKAGE
+    index, isolate, package = (folder / name for name in PAGE)
+    index.write_text(page, encoding="utf-8")
+    isolate.write_text((source / isolate.name).read_text(encoding="utf-8"), encoding="utf-8")
+    target = package
     target.mkdir()
     for name in RUNTIME:
         shutil.copyfile(runtime / name, target / name)

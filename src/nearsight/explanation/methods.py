@@ -85,7 +85,7 @@ class Explanation:
         files = (
             [path] if path.suffix in (".npz", ".png") else [path.with_name(path.name + end) for end in (".npz", ".png")]
         )
-        for file in files:
+        for file in reversed(files):  # the figure first: by it, what is there already is known as ours
             if file.suffix == ".png":
                 write_whole(file, to_png(self.figure()))
                 continue

@@ -248,6 +248,11 @@ def to_markdown(verdicts: Sequence[RowVerdict]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def is_page(head: bytes) -> bool:
+    """Whether a file begins like the page."""
+    return head.startswith(INTRODUCTION[:60].encode())
+
+
 def section(verdicts: Sequence[RowVerdict], paper: str) -> list[str]:
     """One paper's part of the page."""
     return [f"## {PAPERS[paper]}", "", *markdown_table(COLUMNS, map(cells_of, verdicts))]
