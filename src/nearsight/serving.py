@@ -27,7 +27,19 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from . import __version__
-from .app.guard import LOCAL, Access, App, Message, Receive, Scope, Send, check_access, read_body, replayed
+from .app.guard import (
+    LOCAL,
+    Access,
+    App,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    check_access,
+    ending_at_hangup,
+    read_body,
+    replayed,
+)
 from .app.uploads import MOST_BYTES, MOST_PIXELS, refuse_bombs
 from .arguments import checked
 from .console import first_line
@@ -45,6 +57,7 @@ PORT = 8000
 BATCH, WHOLE = 32, 8  # images at a time, of which a part or the whole is shown
 DECODERS = min(8, os.cpu_count() or 1)  # threads that decode images while others are predicted
 PIXELS_AT_ONCE = 4 * MOST_PIXELS  # of all images that wait together
+MOST = 10**6  # of any setting
 MOST_TEXT = 2**20  # bytes of a multipart body besides its image
 HANDED = 3  # number of the first socket that systemd hands over
 HEADERS = {
@@ -109,10 +122,10 @@ def serve(
     """
     check_access(host, password)
     for name, value in (("batch", batch), ("waiting", waiting), ("max_mb", max_mb), ("timeout", timeout)):
-        if value is not None and value <= 0:
-            raise ValueError(f"{name} is {value}; give more than 0.")
-    if wait < 0:
-        raise ValueError(f"wait is {wait} ms; give 0 or more.")
+        if value is not None and not 0 < value <= MOST:
+            raise ValueError(f"{name} is {value}; give more than 0, and {MOST:,} at most.")
+    if not 0 <= wait <= MOST:
+        raise ValueError(f"wait is {wait} ms; give 0 or more, and {MOST:,} at most.")
     check_packages()
     predictor = load(source)
     if not isinstance(source, Predictor) and not isinstance(predictor.preprocessing, Bundle):
@@ -133,7 +146,7 @@ def serve(
         return RunningServer(url, server, listening)
     ending = " (Ctrl+C ends it)" * sys.stderr.isatty()
     print(f"Nearsight serves {predictor.name} ({predictor.task}) at {url}{ending}.", file=sys.stderr, flush=True)
-    with ending_well():
+    with ending_well(), ending_at_hangup(server):
         server.run([listening])
     print(f"Nearsight served {service.count:,} images and ends.", file=sys.stderr)
     return None
@@ -187,9 +200,9 @@ def open_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ValueError(f"Port {port} on {host} can't be used ({reason}); give another --port.") from None
+    except (OSError, UnicodeError) as error:  # of a name that is too long for one, the second
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"Port {port} on {host} can't be used ({reason}); give another --port or --host.") from None
 
 
 @contextmanager

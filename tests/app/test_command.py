@@ -35,7 +35,10 @@ def test_what_can_not_be_opened_is_told_before_anything_listens(arguments: list[
     assert isinstance(outcome.exception, ValueError) and words in str(outcome.exception)
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "ending",
+    [signal.SIGINT, *(pytest.param(other, marks=pytest.mark.slow) for other in (signal.SIGTERM, signal.SIGHUP))],
+)
 def test_it_starts_answers_and_leaves_nothing_behind(tmp_path: Path, ending: signal.Signals) -> None:
     pytest.importorskip("gradio", reason="gradio is not installed")
     port = any_port()

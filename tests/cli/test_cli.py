@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import timm
 import torch
 
 from nearsight import __version__, create_model
+from nearsight.cli.shell import leaving_on_signals
 from tests.rounding import assert_rounded
 
 COMMAND = str(Path(sys.executable).with_name("nearsight"))
@@ -178,3 +180,38 @@ def test_reproduce_gives_every_row_a_verdict() -> None:
     assert first["figures"]["params_m"]["printed"] == "5.62"
     used = {figure["explanation"] for row in answer["rows"] for figure in row["figures"].values()} - {None}
     assert used == {entry["number"] for entry in answer["explanations"]}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_behind_the_output_is_told_in_a_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        outcome = subprocess.run([COMMAND, "models", "nano"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert outcome.returncode == 1
+    assert outcome.stderr.startswith("nearsight: ") and outcome.stderr.endswith("No space left on device.\n")
+    assert outcome.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_as_an_exception_does(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    before, tidied = signal.getsignal(number), False
+    signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as end, leaving_on_signals():
+            try:
+                signal.raise_signal(number)
+            finally:
+                tidied = True
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert end.value.code == 128 + number and tidied
+    assert capsys.readouterr().err == f"nearsight: ended by {signal.Signals(number).name}.\n"
+
+
+def test_a_signal_that_is_to_be_ignored_is() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with leaving_on_signals():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -312,6 +312,13 @@ def test_settings_that_make_no_sense_are_refused(run: Path) -> None:
     for name in ("batch", "waiting", "max_mb", "timeout"):
         with pytest.raises(ValueError, match=f"{name} is 0; give more than 0"):
             nearsight.serve(run, port=0, block=False, **{name: 0})  # type: ignore[call-overload]
+    for value in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError, match=r"timeout is .*; give more than 0"):
+            nearsight.serve(run, port=0, block=False, timeout=value)
+        with pytest.raises(ValueError, match=r"wait is .* ms; give 0 or more"):
+            nearsight.serve(run, port=0, block=False, wait=value)
+    with pytest.raises(ValueError, match="give another --port or --host"):
+        nearsight.serve(run, port=0, block=False, host="a" * 80, password="a long one")
 
 
 class Process:

@@ -5,14 +5,20 @@ import binascii
 import hmac
 import json
 import re
+import signal
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from .uploads import MOST_BYTES
+
+if TYPE_CHECKING:
+    import uvicorn
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -44,6 +50,26 @@ HEADERS = {
 }
 # What Gradio's page would fetch from elsewhere: fonts, and a script for pages inside other pages.
 OUTSIDE = re.compile(rb"<(?:link|meta)\b[^>]*https?://[^>]*>|<script\b[^>]*src=\"https?://[^>]*>\s*</script>")
+
+
+@contextmanager
+def ending_at_hangup(server: "uvicorn.Server") -> Iterator[None]:
+    """Let a closed terminal (SIGHUP) stop a server in order, as uvicorn lets SIGTERM and Ctrl+C."""
+    number = getattr(signal, "SIGHUP", None)  # Windows has none
+    if number is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(number)
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    if before != signal.SIG_IGN:  # as nohup wants it
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def check_access(host: str, password: str | None) -> None:

@@ -1,5 +1,6 @@
 """Put the page on a port of this machine."""
 
+import errno
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..arguments import checked
-from .guard import LOCAL, Guard, check_access
+from .guard import LOCAL, Guard, check_access, ending_at_hangup
 from .session import offered
 from .similar import SimilarImages
 
@@ -72,7 +73,8 @@ def launch_app(
         server = stack.enter_context(page_server(sources, host, number, password, kept, tta, error_rate, near))
         print(f"Nearsight is at {url}{' (Ctrl+C ends it)' * block}.", file=sys.stderr)
         if block:
-            server.run()
+            with ending_at_hangup(server):
+                server.run()
             return None
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
@@ -116,11 +118,12 @@ def free_port(host: str, port: int | None) -> int:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, number))
-            except OSError as error:
-                reason = error.strerror or str(error)
-                if port is not None:
-                    raise ValueError(f"Port {port} on {host} can't be used ({reason}); give another --port.") from None
-                continue
+            except (OSError, UnicodeError) as error:  # the second of a name that is too long for one
+                if port is None and getattr(error, "errno", None) == errno.EADDRINUSE:
+                    continue
+                reason = getattr(error, "strerror", None) or str(error)
+                wanted = "--port" if port is not None else "--host"
+                raise ValueError(f"Port {number} on {host} can't be used ({reason}); give another {wanted}.") from None
             return number
     raise ValueError("The ports 7860 to 7899 are all in use; give a free one with --port.")
 

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -244,11 +245,11 @@ class Corrections:
         table = folder / self.TABLE
         if not table.exists():
             return
-        try:
-            with table.open(newline="", encoding="utf-8") as file:
-                rows = list(csv.reader(file))
-        except (OSError, UnicodeDecodeError, csv.Error):
-            rows = []
+        rows: list[list[str]] = []
+        with suppress(OSError, UnicodeDecodeError, csv.Error):
+            if table.is_file():  # at a pipe one would wait
+                with table.open(newline="", encoding="utf-8") as file:
+                    rows = list(csv.reader(file))
         if not rows or rows[0] != ["path", "label"] or any(len(row) != 2 for row in rows):
             raise ValueError(f"{table} is no table of corrected labels (path,label); give another folder.")
         self.rows = {path: label for path, label in rows[1:]}

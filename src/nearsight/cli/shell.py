@@ -3,10 +3,14 @@
 import errno
 import io
 import os
+import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, NoReturn, TextIO
 
 import typer
@@ -75,9 +79,13 @@ def main() -> None:
     warnings.showwarning = show_warning
     try:
         refuse_empty(sys.argv[1:])
-        app(prog_name="nearsight")
+        with leaving_on_signals():
+            try:
+                app(prog_name="nearsight")
+            finally:
+                flush_output()
     except BrokenPipeError:  # whoever read the output (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        pass
     except (ValueError, TypeError, OSError) as error:
         if not is_refusal(error):
             raise
@@ -89,6 +97,42 @@ def main() -> None:
     except KeyboardInterrupt:
         print("nearsight: interrupted.", file=sys.stderr)
         sys.exit(130)
+
+
+@contextmanager
+def leaving_on_signals() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal end the command as an exception does, so that temporary files go with it."""
+    own, before = os.getpid(), {}
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:  # a process that was forked, which has nothing to tidy up
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        print(f"nearsight: ended by {signal.Signals(number).name}.", file=sys.stderr)
+        sys.exit(128 + number)
+
+    try:
+        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+            if signal.getsignal(number) == signal.SIG_DFL:  # else somebody wants it so, such as nohup
+                before[number] = signal.signal(number, leave)
+    except ValueError:  # another thread: whoever runs the process listens
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def flush_output() -> None:
+    """Write what is still held back; what can't be written is an error here, and none once more at the very end."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        error.filename = error.filename or "Standard output"
+        raise
 
 
 def refuse_empty(words: list[str]) -> None:
