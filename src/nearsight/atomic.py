@@ -206,7 +206,7 @@ def check_output(
 
 
 def is_writable_text(text: str) -> bool:
-    """Whether files can hold a text: bytes that are no UTF-8 they can, half of a character (of JSON) they can't.
+    r"""Whether files can hold a text: bytes that are no UTF-8 they can, half of a character (of JSON) they can't.
 
     Example:
         >>> [is_writable_text(text) for text in ("\N{SNOWMAN}", "\udcff", "\ud800")]

@@ -200,7 +200,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
-    except (OSError, UnicodeError) as error:  # of a name that is too long for one, the second
+    except (OSError, UnicodeError, TypeError) as error:  # the last two of a name that no host can have
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(f"Port {port} on {host} can't be used ({reason}); give another --port or --host.") from None
 

@@ -145,8 +145,10 @@ def test_more_shapes_than_can_be_drawn(tmp_path: Path) -> None:
 
 def test_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
     monkeypatch.chdir(photos)
-    for nothing in ("", " ", "?label=a", "a\0b"):
-        assert refused(nothing).startswith("No data were named; data may be ")
+    assert refused("?label=a").startswith("No data were named; data may be ")
+    for nothing in ("", " "):
+        assert refused(nothing) == "open_data() was given an empty source; name a file or folder."
+    assert refused("a\0b").endswith("no file has a zero byte in its name.")
 
 
 @pytest.fixture
