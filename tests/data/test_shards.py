@@ -5,6 +5,7 @@ import functools
 import http.server
 import io
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -62,6 +63,12 @@ def test_one_shard_and_random_access_from_another_process(three_shards: Path, pn
     again = pickle.loads(pickle.dumps(data.train))
     assert again.content(2) == png(6, 0) and again.content(0) == png(4, 0)
     assert len(pickle.dumps(data.train)) < 3_000
+
+
+def test_windows_reads_the_same(three_shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no `os.pread`."""
+    monkeypatch.delattr(os, "pread")
+    assert reds(open_data(three_shards).train) == list(range(9))
 
 
 def test_a_subset_keeps_shards_apart(three_shards: Path) -> None:

@@ -165,6 +165,10 @@ def read_part(path: str, start: int, size: int, opened: dict[str, io.FileIO]) ->
         with reaching(path):
             system, path = fsspec.core.url_to_fs(path)  # asked for each time: it is not to cross into another process
             return system.cat_file(path, start=start, end=start + size)
+    if not hasattr(os, "pread"):  # on Windows
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(size)
     if path not in opened:
         if len(opened) >= MOST_OPEN:
             opened.pop(next(iter(opened))).close()
