@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from nearsight.cli.train import train as command_train
+from nearsight.config.files import load_recipe, to_yaml
 from nearsight.config.recipe import Recipe
 from nearsight.runs.run import Run, resume_flags
 from nearsight.training import Outcome, loop
@@ -286,7 +287,8 @@ def test_a_folder_that_is_empty_or_of_an_early_end_is_used(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".export-onnx.1.part").mkdir()  # somebody may be writing into it
     for name in held:
-        (tmp_path / "run" / name).write_text("")
+        content = to_yaml(load_recipe("small-data")) if name == "recipe.yaml" else ""
+        (tmp_path / "run" / name).write_text(content)
     assert type_in(*small, "--quiet")[0] == 0
     assert [path.name for path in (tmp_path / "run").glob(".*.part")] == [".export-onnx.1.part"]
 

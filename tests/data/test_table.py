@@ -245,5 +245,5 @@ def test_sentences_for_parquet(tmp_path: Path, photos: Path, monkeypatch: pytest
     with pytest.raises(ValueError, match=r"^1 rows of .*b\.parquet have no label, the first is row 3;"):
         open_data(tmp_path / "b.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match=r'^Reading .*t\.parquet needs pyarrow: pip install "nearsight\[hub\]"\.$'):
+    with pytest.raises(ValueError, match=r'^Reading .*t\.parquet needs pyarrow: pip install "nearsight\[parquet\]"\.$'):
         open_data(tmp_path / "t.parquet")

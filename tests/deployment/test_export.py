@@ -148,14 +148,13 @@ def test_a_missing_package_is_named_with_its_extra(kind, package, extra, tmp_pat
     assert said == f"The format {kind} needs {package}, which is not installed; pip install 'nearsight[{extra}]'."
 
 
-def test_only_classifiers_of_rgb_images(tmp_path: Path) -> None:
+def test_only_classifiers_in_a_size_that_they_take(tmp_path: Path) -> None:
     import nearsight
     from nearsight.checkpoints.format import save_model
 
-    for options in ({"num_classes": 0}, {"in_chans": 1, "num_classes": 3}):
-        file = save_model(nearsight.create_model("deit_nano", **options), tmp_path / "model.safetensors")
-        with pytest.raises(ValueError, match=r"deit_nano (is no classifier|does not take RGB images of 32×32)"):
-            open_exportable(file)
+    file = save_model(nearsight.create_model("deit_nano", num_classes=0), tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="deit_nano is no classifier"):
+        open_exportable(file)
     with pytest.raises(ValueError, match=r"does not take RGB images of 100×100 pixels"):
         open_exportable("timm/vit_tiny_patch16_224", (100, 100))
 

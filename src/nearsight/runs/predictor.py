@@ -589,7 +589,8 @@ def read_preprocessing(file: Path, about: dict[str, Any]) -> Any:
         counted = [number for number in numbers if number is not None and not isinstance(number, bool)]
         is_plain = all(isinstance(number, (int, float)) and abs(number) <= LARGEST for number in counted)
         is_positive = key == "mean" or all(number > 0 for number in counted if isinstance(number, (int, float)))
-        is_whole = key not in SHAPES or len(numbers) == len(counted) == SHAPES[key]
+        is_counted = key in SHAPES or key in ("mean", "std")
+        is_whole = not is_counted or len(numbers) == len(counted) == SHAPES.get(key, len(numbers))
         if not (is_plain and is_positive and is_whole):
             wrong = f"{key} is {value!r}"
     try:

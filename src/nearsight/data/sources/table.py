@@ -333,7 +333,8 @@ def label_columns(
         if len(numbered) > 1:
             return numbered
         others = [title for title in titles if title.strip().lower() not in usual and title not in given.values()]
-        marked = [title for title in others if title in plain and None not in map(as_mark, read(title))]
+        known = set(plain)  # tables may have 50,000 columns
+        marked = [title for title in others if title in known and None not in map(as_mark, read(title))]
         if len(others) > 1 and marked == others:
             return others
     return [find_columns(source, titles, given, ("label",))["label"]]
