@@ -23,8 +23,6 @@ RUN pip install --constraint /tmp/constraints.txt numpy pillow pydantic pyyaml r
 USER 10001
 
 FROM base AS run
-# PyTorch of PyPI brings CUDA, 5 GB; for CPUs alone: --build-arg INDEX=https://download.pytorch.org/whl/cpu
-ARG INDEX=https://pypi.org/simple
-RUN pip install --constraint /tmp/constraints.txt --extra-index-url "$INDEX" "$(ls /tmp/*.whl)[serve,deploy]" \
- && rm /tmp/*.whl
+# PyTorch as it comes brings CUDA, 5 GB; where that is too much, take the target `bundle`.
+RUN pip install --constraint /tmp/constraints.txt "$(ls /tmp/*.whl)[serve,deploy]" && rm /tmp/*.whl
 USER 10001

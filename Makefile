@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 FROZEN := from nearsight.checkpoints.pretrained import find_pretrained; found = find_pretrained(offline=True); \
   print(f",frozen={found.model}:weights={found.path}:img_size=64:recipe=frozen" if found else "")
 
-demo: $(STAMP) ## Compare four models on small digits in about three minutes, and pretrained features if at hand; ends with a report.
+demo: $(STAMP) ## Compare four models on small digits in some minutes, and pretrained features if at hand; ends with a report.
 	@$(VENV)/bin/nearsight compare digits --scratch-only \
 	  --models deit_nano,deit_nano_life,localvit_nano,test_resnet$$($(PY) -c '$(FROZEN)') \
 	  --epochs 6 --seeds 3 --img-size 16 --set model.patch_size=4 --set batch=32 --set augment.flip=0 --out runs/demo

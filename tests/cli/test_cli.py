@@ -213,5 +213,7 @@ def test_a_signal_that_is_to_be_ignored_is() -> None:
     try:
         with leaving_on_signals():
             signal.raise_signal(signal.SIGHUP)
+            went_on = True
     finally:
         signal.signal(signal.SIGHUP, before)
+    assert went_on
