@@ -59,6 +59,40 @@ def writing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 @contextmanager
+def writing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder to write files into, which takes the name `path` when all of them are on the disk.
+
+    What was there before is replaced then.
+    """
+    target = Path(path).absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with claimed_part(target, folder=True) as part:
+        yield part
+        for file in part.rglob("*"):
+            if file.is_file():
+                with file.open("r+b") as stream:  # Windows waits for what may be written to alone
+                    os.fsync(stream.fileno())
+        sync_names(part)
+        if target.exists():
+            with claimed_part(target.with_name(f"{target.name}.old"), folder=True) as old:
+                target.rename(old / target.name)
+                part.rename(target)
+        else:
+            part.rename(target)
+        sync_names(target.parent)
+
+
+def sync_names(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk; Windows has no such thing."""
+    if sys.platform != "win32":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
 def claimed_part(target: Path, folder: bool = False) -> Iterator[Path]:
     """A file or folder beside `target` that no other process writes to, to be renamed; otherwise it is removed.
 

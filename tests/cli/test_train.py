@@ -362,10 +362,11 @@ def test_errors_of_the_run_are_sentences_too(
     def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nearsight.runs.checkpoint.write_synced", full)
+    monkeypatch.setattr("nearsight.runs.checkpoint.save", full)
     code, _, err = type_in(*small[:-1], str(tmp_path / "full"), "--quiet")
     assert (code, err) == (
         1,
-        f"nearsight: {tmp_path / 'full'}: No space left on device. No checkpoint was written yet; "
+        f"nearsight: {tmp_path / 'full' / 'checkpoints' / 'step-00000002-epoch-0001'}: No space left on device. No "
+        f"checkpoint was written yet; "
         f"go on with: nearsight train --resume {tmp_path / 'full'}\n",
     )

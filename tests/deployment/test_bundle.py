@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from nearsight.atomic import writing_folder
 from nearsight.runs.bundle import (
     ABOUT,
     Bundle,
@@ -18,7 +19,6 @@ from nearsight.runs.bundle import (
     read_bundle,
     refuse_target,
     write_json,
-    writing_bundle,
 )
 from nearsight.runs.runtime import run_described, run_onnx
 
@@ -104,7 +104,7 @@ def test_other_folders_are_no_bundles(tmp_path: Path, folder: Path) -> None:
 
 def test_an_interrupted_write_leaves_nothing_and_keeps_what_was_there(tmp_path: Path, folder: Path) -> None:
     for target in (tmp_path / "new", folder):
-        with pytest.raises(KeyboardInterrupt), writing_bundle(target) as part:
+        with pytest.raises(KeyboardInterrupt), writing_folder(target) as part:
             (part / "model.onnx").write_bytes(b"half")
             raise KeyboardInterrupt
     assert [entry.name for entry in tmp_path.iterdir()] == ["bundle"]
@@ -112,7 +112,7 @@ def test_an_interrupted_write_leaves_nothing_and_keeps_what_was_there(tmp_path: 
 
 
 def test_a_finished_write_replaces_what_was_there(tmp_path: Path, folder: Path) -> None:
-    with writing_bundle(folder) as part:
+    with writing_folder(folder) as part:
         (part / "only").touch()
         assert read_bundle(folder) == BUNDLE  # until the last moment
     assert [entry.name for entry in folder.iterdir()] == ["only"]

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ..arguments import checked
+from ..atomic import writing_folder
 from ..console import first_line
 from ..interval import Interval
 from ..runs.bundle import (
@@ -27,7 +28,6 @@ from ..runs.bundle import (
     is_bundle,
     refuse_target,
     write_json,
-    writing_bundle,
 )
 from ..runs.predictor import Predictor, load
 from ..runs.run import processor
@@ -234,7 +234,7 @@ def export(
     calibration = find_calibration(predictor, images)
     if int8:
         refuse_int8(predictor, calibration)
-    with writing_bundle(folder) as part:
+    with writing_folder(folder) as part:
         if fastest:
             found, trials = race(predictor, part, calibration, margin, progress)
         else:

@@ -3,8 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .. import __version__
-from ..atomic import claimed_part, is_writable_text, refuse_unwritable
+from ..atomic import is_writable_text, refuse_unwritable
 from ..data.image import enough_for, show_middle
 from ..data.restore import fit_sides, resize_image
 
@@ -311,23 +310,6 @@ def refuse_target(folder: Path, force: bool) -> None:
         if not force:
             raise ValueError(f"{folder} holds a bundle; give another folder with --out, or replace it with --force.")
     refuse_unwritable(folder.absolute().parent)
-
-
-@contextmanager
-def writing_bundle(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which takes its name when all is written; what was there before is replaced then."""
-    folder = folder.absolute()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with claimed_part(folder, folder=True) as part:
-        yield part
-        for file in part.rglob("*"):
-            if file.is_file():
-                with file.open("r+b") as stream:  # Windows waits for what may be written to alone
-                    os.fsync(stream.fileno())
-        with claimed_part(folder.with_name(f"{folder.name}.old"), folder=True) as old:
-            if folder.exists():
-                folder.rename(old / folder.name)
-            part.rename(folder)
 
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:

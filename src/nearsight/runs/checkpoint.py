@@ -1,16 +1,14 @@
 """Checkpoints: everything a run needs to go on, written whole or not at all.
 
 A checkpoint is a folder with the weights, the running mean of the weights and the optimizer's state as safetensors, and
-the rest as JSON. It is written beside, flushed to the disk, and renamed; a folder of its name is always complete. Its
-name is `step-00001234` within an epoch, and `step-00001300-epoch-0007` behind an epoch that was validated.
+the rest as JSON. A folder of its name is always complete; the name is `step-00001234` within an epoch, and
+`step-00001300-epoch-0007` behind an epoch that was validated.
 """
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from ..atomic import writing_folder
 from ..checkpoints.format import read_safetensors
 
 NAME = re.compile(r"step-\d{8,}(-epoch-\d{4,})?")
@@ -85,11 +84,11 @@ class Checkpoints:
         if ema is not None:
             parts["average"] = dict(ema.state_dict())
         state = {"progress": asdict(progress), "optimizer_groups": groups}
-        with whole_folder(target) as folder:
+        with writing_folder(target) as folder:
             for name, content in parts.items():
                 whole = {key: tensor.detach().cpu().contiguous() for key, tensor in content.items()}
-                write_synced(folder / f"{name}.safetensors", save(whole))
-            write_synced(folder / "state.json", json.dumps(state).encode())
+                (folder / f"{name}.safetensors").write_bytes(save(whole))
+            (folder / "state.json").write_text(json.dumps(state))
         for name in self.names()[: -self.keep]:
             if name != progress.best_name:
                 old, going = self.folder / name, self.folder / f".{name}.part"  # never there in part under its name
@@ -183,39 +182,3 @@ def restore_optimizer(
         optimizer.state[parameter][key] = tensor.to(parameter.device) if on_device else tensor
     for group, saved in zip(optimizer.param_groups, groups, strict=True):
         group.update({key: value for key, value in saved.items() if key != "fused"})  # which the device decides
-
-
-@contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to write files into that appears under its name only when all of them are on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.part")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        yield unfinished
-        sync_folder(unfinished)
-        unfinished.rename(path)
-        sync_folder(path.parent)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk; Windows has no such thing."""
-    if os.name == "nt":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

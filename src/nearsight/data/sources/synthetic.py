@@ -8,7 +8,6 @@ the class, and a small model learns it in minutes.
 import json
 import math
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...arguments import checked
+from ...atomic import claimed_part
 from ...console import tracked
 from ...plots.overlays import BACKGROUND
 from ..annotations import AnnotationIssues, DenseSplit, MapValues, rarest_labels
@@ -386,15 +386,15 @@ def make_shapes(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} exists and is not an empty folder; give another one.")
     data = open_shapes("detect", images, size, seed)
-    half = folder.with_name(f"{folder.name}.unfinished")
-    shutil.rmtree(half, ignore_errors=True)
-    for name, split in data.splits().items():
-        assert isinstance(split, Shapes)
-        write_split(half, name, split)
-    (half / "classes.txt").write_text("".join(f"{title}\n" for title in (BACKGROUND, *CLASSES)), encoding="utf-8")
-    if folder.exists():
-        folder.rmdir()
-    os.replace(half, folder)  # a folder that is there is complete
+    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with claimed_part(folder, folder=True) as part:
+        for name, split in data.splits().items():
+            assert isinstance(split, Shapes)
+            write_split(part, name, split)
+        (part / "classes.txt").write_text("".join(f"{title}\n" for title in (BACKGROUND, *CLASSES)), encoding="utf-8")
+        if folder.exists():
+            folder.rmdir()
+        part.rename(folder)
     return {name: len(split) for name, split in data.splits().items()}
 
 
