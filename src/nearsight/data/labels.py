@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from .issues import AnnotationCheck, Seen
-from .samples import Split
+from .samples import Split, Subset
 
 
 def number_labels(
@@ -115,7 +114,7 @@ def rarest_labels(starts: NDArray[np.int64], kinds: NDArray[np.int64], classes: 
     return labels
 
 
-class MultiLabelSplit(Split):
+class MultiLabelSplit(Subset):
     """Images that have any number of classes each.
 
     Args:
@@ -130,22 +129,11 @@ class MultiLabelSplit(Split):
         ('multilabel', array([False,  True]), 'cat|dog')
     """
 
-    task = "multilabel"
-    labels_are_classes = False
-
     def __init__(self, images: Split, targets: NDArray[np.bool_]):
-        self.images, self.targets = images, targets
+        super().__init__(images, np.arange(len(images)))
+        self.task, self.labels_are_classes, self.targets = "multilabel", False, targets
         starts = np.concatenate([[0], np.cumsum(targets.sum(axis=1))])
         self.labels = rarest_labels(starts, np.nonzero(targets)[1], targets.shape[1])
-
-    def name(self, index: int) -> str:
-        return self.images.name(index)
-
-    def read(self, index: int, enough: int | None = None) -> Image.Image:
-        return self.images.read(index, enough)
-
-    def content(self, index: int) -> bytes:
-        return self.images.content(index)
 
     def target(self, index: int) -> NDArray[np.bool_]:
         """Whether the image has each class `[C]`."""
@@ -164,9 +152,6 @@ class MultiLabelSplit(Split):
         without = int((~found.any(axis=1)).sum())
         notes = [f"{note}, {without:,} images without a label" if without else note]
         return AnnotationCheck(found.sum(axis=0), notes=notes)
-
-    def blocks(self) -> Sequence[int]:
-        return self.images.blocks()
 
 
 def number_label_sets(

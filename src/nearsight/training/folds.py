@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..atomic import write_whole
 from ..config.files import parse
 from ..config.recipe import Recipe
 from ..data.groups import group_keys
-from ..data.loader import default_workers
+from ..data.loader import Batch, default_workers
 from ..data.open import open_again
 from ..data.samples import Subset
 from ..interval import Interval
@@ -34,7 +33,6 @@ from ..runs.run import (
     resume_flags,
 )
 from ..tasks import get_task
-from ..tasks.evaluator import Meter
 from .ladder import climb, train_one
 from .progress import duration
 from .session import prepare
@@ -182,8 +180,11 @@ def judge_folds(
         split, classes = data.test, trained.classes
         assert isinstance(split, Subset)
         meter = meter or task.meter(len(classes), trained.settings)
-        where = pick_device(device)
-        collect_into(meter, task, trained, split, default_workers(data.kind, where), where)
+        where, numbers = pick_device(device), torch.from_numpy(split.indices)
+        workers = default_workers(data.kind, where)
+        for group, predictions in trained.predict_annotated(split, workers=workers, device=where):
+            assert isinstance(group, Batch)
+            meter.add(group._replace(indices=numbers[group.indices]), predictions)
         found = group_keys(split, groups)
         if found is not None:
             keys |= dict(zip(split.indices.tolist(), found, strict=True))
@@ -204,11 +205,3 @@ def judge_folds(
     text = "\n\n".join([f"# {result.model}, {len(outcomes)} folds", *result.lines(), f"Trained for {elapsed}."])
     write_whole(folder / "summary.md", (text + "\n").encode())
     return result
-
-
-def collect_into(meter: Meter, task: Any, trained: Any, split: Subset, workers: int, device: torch.device) -> None:
-    """Add what a model predicts for a part of a split, under the numbers of the whole."""
-    model, numbers = trained.model.to(device), torch.from_numpy(np.asarray(split.indices))
-    for group in task.eval_loader(split, trained.preprocessing, task.batch, workers):
-        predictions = task.predict(model, group, trained.preprocessing, device, trained.classes)
-        meter.add(group._replace(indices=numbers[group.indices]), predictions)

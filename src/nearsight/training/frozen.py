@@ -19,7 +19,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..data.loader import default_workers
 from ..data.samples import Split
 from ..features import FittedHead, FrozenFeatures, extract_features, fit_head, use_head
-from ..runs.predictor import save_trained
 from ..runs.run import Outcome, Run
 from ..tasks import get_task
 from ..tasks.base import Built, Task, class_weights
@@ -27,7 +26,7 @@ from ..tasks.evaluator import Meter
 from .progress import duration
 from .session import Prepared
 from .signals import Interrupted, listening, refuse_many_bad
-from .summary import write_summary
+from .summary import finish_run
 
 
 def fit_frozen(
@@ -136,10 +135,7 @@ def work(run: Run, prepared: Prepared, device: torch.device, quiet: bool) -> Non
         bad_images=bad,
         folder=run.folder,
     )
-    save_trained(built, task.name, data.classes, run.folder / "model.safetensors", settings)
-    run.write_predictions("val" if test is None else "test", {"indices": meter.indices, **meter.compared()})
-    run.finish(outcome)
-    write_summary(run.folder)
+    finish_run(run, outcome, built, data.classes, settings, meter)
     if not quiet:
         say(built, head, score, task, elapsed)
 

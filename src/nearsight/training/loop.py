@@ -20,7 +20,6 @@ from ..arguments import checked
 from ..config.recipe import Recipe
 from ..data import Split
 from ..data.samples import scramble
-from ..runs.predictor import save_trained
 from ..runs.run import Outcome, Run, check_output_folder, resume_flags
 from ..tasks.base import PROJECTION
 from ..tasks.evaluator import Meter
@@ -51,7 +50,7 @@ from .signals import (
     note_bad,
     refuse_to_go_on,
 )
-from .summary import write_summary
+from .summary import finish_run, write_summary
 from .teacher import keep_predictions
 
 RECORDS = 20  # of steps in an epoch
@@ -377,10 +376,7 @@ def finish(session: Session, prepared: Prepared, flag: StopFlag) -> Outcome:
         folder=run.folder,
     )
     if session.accelerator.is_main_process:
-        save_trained(built, task.name, session.classes, run.folder / "model.safetensors", settings)
-        run.write_predictions("val" if test is None else "test", {"indices": meter.indices, **meter.compared()})
-        run.finish(outcome)
-        write_summary(run.folder)
+        finish_run(run, outcome, built, session.classes, settings, meter)
     session.accelerator.wait_for_everyone()
     return outcome
 

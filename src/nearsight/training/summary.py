@@ -1,16 +1,20 @@
-"""The course of a run as a figure, and its summary."""
+"""What a run ends with: its model and its predictions, its course as a figure, and a summary."""
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..atomic import write_whole
 from ..config.recipe import Augment, Distillation, Recipe
+from ..console import percent
 from ..plots.style import COLOURS, SMALL, figure, tidy, to_png, write
+from ..runs.predictor import WEIGHTS, save_trained
 from ..runs.run import Outcome, Run
 from ..tasks import get_task
+from ..tasks.base import Built
+from ..tasks.evaluator import Meter
 from .progress import duration
 
 if TYPE_CHECKING:
@@ -100,6 +104,27 @@ FILES = {
     "teacher/": "what the teacher predicted; of no use any more",
     "tensorboard/": "the same numbers for `tensorboard --logdir`",
 }
+
+
+def finish_run(
+    run: Run, outcome: Outcome, built: Built, classes: tuple[str, ...], settings: Mapping[str, Any], meter: Meter
+) -> None:
+    """Write what a run ends with: its model, its predictions, its outcome as the sign of that, and its pages.
+
+    Args:
+        run: The run.
+        outcome: What came of it.
+        built: The model, with the weights of the best epoch.
+        classes: Names of the classes.
+        settings: What the model is best used with, such as a detector's threshold.
+        meter: Predictions for the split that decides a comparison: the test images, or without such the validation
+            images.
+    """
+    save_trained(built, outcome.task, classes, run.folder / WEIGHTS, settings)
+    split = "val" if outcome.test is None else "test"
+    run.write_predictions(split, {"indices": meter.indices, **meter.compared()})
+    run.finish(outcome)
+    write_summary(run.folder)
 
 
 def write_summary(folder: str | Path) -> None:
@@ -202,7 +227,7 @@ def recipe_lines(recipe: Recipe) -> dict[str, str]:
         "class weights": "" if recipe.loss.class_weights == "none" else f"{recipe.loss.class_weights}",
         "teacher": teacher_text(recipe.distill) if recipe.distill else "",
         "running mean of weights": f"decay {recipe.ema:g}" if recipe.ema else "",
-        "precision": recipe.precision if recipe.precision != "fp32" else "",
+        "precision": recipe.precision if recipe.precision != "float32" else "",
     }
     return lines | {name: text for name, text in extras.items() if text}
 
@@ -267,8 +292,3 @@ def table(title: str, lines: dict[str, str]) -> str:
 def some(names: list[str], most: int = 12) -> str:
     """The first names of a list."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
-
-
-def percent(fraction: float) -> str:
-    """A fraction for people."""
-    return f"{100 * fraction:.1f} %"
