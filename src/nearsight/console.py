@@ -52,6 +52,20 @@ def titled(first: str, *titles: str) -> "Table":
     return table
 
 
+def explained(*rows: tuple[str, str, str]) -> "Table":
+    """A table of a few numbers: the name of each, the number, and what it means."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True, style="bold")
+    table.add_column(style="dim")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
 def percent(value: float) -> str:
     """A fraction for people.
 

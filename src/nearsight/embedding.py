@@ -1,10 +1,9 @@
 """What a backbone says of images as a table of numbers, and which images are most like another."""
 
-import csv
 import hashlib
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from .arguments import checked
 from .atomic import check_output, expand_home, write_whole
 from .checkpoints.pretrained import cache_folder, find_pretrained, is_offline, why_missing
 from .config.recipe import ModelChoice
+from .data.formats import csv_bytes
 from .data.image import Files
 from .data.loader import default_workers
 from .data.open import open_any
@@ -131,12 +131,10 @@ class Embedding:
         return file.getvalue()
 
     def _csv(self) -> bytes:
-        file = io.StringIO(newline="")
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("image", "split", "label", *(f"f{number}" for number in range(self.values.shape[1]))))
+        rows: list[Sequence[str]] = [("image", "split", "label", *(f"f{n}" for n in range(self.values.shape[1])))]
         for image, split, label, row in zip(self.images, self.splits, self.labels, self.values, strict=True):
-            writer.writerow((image, split, label, *(f"{value:.8g}" for value in row)))
-        return file.getvalue().encode("utf-8", errors="surrogateescape")
+            rows.append((image, split, label, *(f"{value:.8g}" for value in row)))
+        return csv_bytes(rows)
 
 
 @dataclass(frozen=True)

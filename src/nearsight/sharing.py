@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from . import __version__
 from .arguments import checked
@@ -23,7 +22,7 @@ from .atomic import HEAD, write_whole, writing
 from .checkpoints.hub import DESCRIPTION, TIMM, WEIGHTS, parse_repository
 from .checkpoints.pretrained import first_weights, permits_commercial_use
 from .console import percent
-from .interval import Interval, wilson
+from .interval import Interval, student, wilson
 from .models import MODELS
 from .models.counting import count
 from .models.registry import describe
@@ -338,10 +337,7 @@ def results(outcome: Outcome, file: Path) -> list[tuple[str, str]]:
 
 
 def score_interval(file: Path, split: str) -> Interval | None:
-    """The interval of a run's score on a split, None where its predictions are of another one.
-
-    It is Wilson's of a fraction of images, Student's over groups of images otherwise.
-    """
+    """The interval of a run's score on a split, None where its predictions are of another one."""
     if not file.is_file():
         return None
     saved = read_predictions(file)
@@ -349,11 +345,7 @@ def score_interval(file: Path, split: str) -> Interval | None:
         return None
     if "parts" not in saved:
         return wilson(int(saved["scores"].sum()), len(saved["scores"]))
-    parts = saved["parts"].astype(np.float64)
-    if len(parts) < 2:
-        return None
-    half = student.ppf(0.975, len(parts) - 1) * parts.std(ddof=1) / np.sqrt(len(parts))
-    return Interval(float(parts.mean()), float(max(0.0, parts.mean() - half)), float(min(1.0, parts.mean() + half)))
+    return student(saved["parts"].astype(np.float64)) if len(saved["parts"]) > 1 else None
 
 
 def without_folders(command: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from ..atomic import write_whole
+from ..data.formats import csv_bytes
 from ..explanation.figures import Panel, draw_rows
 from ..factory import list_models
 from ..plots.style import to_png
@@ -264,10 +265,8 @@ class Corrections:
         stream = io.BytesIO()
         image.save(stream, "PNG")
         rows = self.rows | {path: SEVERAL.join(labels)}
-        table = io.StringIO()
-        csv.writer(table, lineterminator="\n").writerows([("path", "label"), *rows.items()])
         write_whole(self.folder / path, stream.getvalue())  # first, so that the table names nothing that is not there
-        write_whole(self.folder / self.TABLE, table.getvalue().encode())
+        write_whole(self.folder / self.TABLE, csv_bytes([("path", "label"), *rows.items()]))
         self.rows = rows
         return len(rows)
 

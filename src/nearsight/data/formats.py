@@ -1,5 +1,6 @@
-"""Predictions as files that other programs read: COCO, YOLO and VOC for detections, PNG with a palette for maps."""
+"""Files that other programs read: tables, COCO, YOLO and VOC for detections, PNG with a palette for maps."""
 
+import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,18 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from ..plots.overlays import BACKGROUND, IGNORE_INDEX, class_colours
+
+
+def csv_bytes(rows: Iterable[Iterable[object]]) -> bytes:
+    """Rows as a CSV file; paths in another encoding keep their bytes.
+
+    Example:
+        >>> csv_bytes([("image", "label"), ("a.png", "cat, or dog")])
+        b'image,label\\na.png,"cat, or dog"\\n'
+    """
+    file = io.StringIO(newline="")
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return file.getvalue().encode("utf-8", errors="surrogateescape")
 
 
 def coco_detections(

@@ -1,7 +1,5 @@
 """The report of a classification: tables, confusion matrix, reliability, and the worst mistakes."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from ..console import percent, titled
+from ..console import explained, percent, titled
+from ..data.formats import csv_bytes
 from ..data.labels import shorten
 from ..data.samples import Data, Split, Subset
 from ..interval import Interval, wilson
@@ -347,32 +345,29 @@ def find_mistakes(judged: Judged) -> list[Mistake]:
 
 def to_csv(judged: Judged) -> bytes:
     """A line for each image: its name, the true class, the prediction, and how probable the model held both."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["image", "true", "predicted", "right", "probability", "probability_of_true"])
+    rows: list[Sequence[object]] = [("image", "true", "predicted", "right", "probability", "probability_of_true")]
     for index, one in zip(judged.meter.indices.tolist(), judged.meter.ranked(), strict=True):
         names = judged.classes[one.label], judged.classes[one.predicted]
         values = (f"{value:.6f}" for value in (one.confidence, one.probability))
-        writer.writerow([judged.images.name(index), *names, int(one.predicted == one.label), *values])
-    return stream.getvalue().encode(errors="surrogateescape")
+        rows.append((judged.images.name(index), *names, int(one.predicted == one.label), *values))
+    return csv_bytes(rows)
 
 
 def classification_tables(metrics: ClassificationMetrics, classes: Sequence[str]) -> list[RenderableType]:
     """One line for each metric, then the worst classes and the most frequent confusions, if there are mistakes."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True, style="bold")
-    table.add_column(style="dim")
-    table.add_row("top-1", percent(metrics.top1.value), f"95 % interval {limits(metrics.top1)}")
+    lines = [("top-1", percent(metrics.top1.value), f"95 % interval {limits(metrics.top1)}")]
     if metrics.top5 is not None:
-        table.add_row("top-5", percent(metrics.top5.value), f"95 % interval {limits(metrics.top5)}")
-    table.add_row("balanced accuracy", percent(metrics.balanced_accuracy), "mean of the classes' accuracies")
-    table.add_row("macro F1", percent(metrics.macro_f1), "mean of the classes' F1")
+        lines.append(("top-5", percent(metrics.top5.value), f"95 % interval {limits(metrics.top5)}"))
     calibration = metrics.calibration
     confidence = float(np.nansum(calibration.images * calibration.confidence)) / metrics.images
     tendency = "overconfident" if confidence > metrics.top1.value else "underconfident"
-    table.add_row("calibration error", percent(calibration.error), f"{tendency}: mean confidence {percent(confidence)}")
-    table.add_row("log loss", f"{metrics.nll:.3f}", "mean of -log p(true class)")
+    table = explained(
+        *lines,
+        ("balanced accuracy", percent(metrics.balanced_accuracy), "mean of the classes' accuracies"),
+        ("macro F1", percent(metrics.macro_f1), "mean of the classes' F1"),
+        ("calibration error", percent(calibration.error), f"{tendency}: mean confidence {percent(confidence)}"),
+        ("log loss", f"{metrics.nll:.3f}", "mean of -log p(true class)"),
+    )
     worst = [number for number in worst_classes(metrics, ROWS) if metrics.recall[number].value < 1]
     if not worst:
         return [table, Text("\nNo mistake.", style="green")]

@@ -3,8 +3,6 @@
 A task is its evaluator and what training takes beside it (`base.Task`).
 """
 
-import csv
-import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ..data.formats import png_bytes
+from ..data.formats import csv_bytes, png_bytes
 from ..data.samples import Data, Split, read_sample
-from ..interval import Interval, wilson
+from ..interval import Interval, student, wilson
 from ..plots.overlays import side_by_side
 from .predictions import Prediction
 
@@ -164,14 +162,11 @@ class Meter(ABC):
             groups: Which images belong together, in the order of `indices`: such images are no independent evidence, so
                 that the interval gets wider. Metrics that are no mean over images leave it aside.
         """
-        from scipy.special import stdtrit  # which bundles do without
-
         found = self.compared()
-        if "parts" in found or (groups is not None and len(set(groups)) > 1):
-            parts = found["parts"] if "parts" in found else group_values(found["scores"], groups or ())
-            value, error = float(parts.mean()), float(parts.std(ddof=1)) / len(parts) ** 0.5
-            reach = float(stdtrit(len(parts) - 1, 0.975)) * error
-            return Interval(value, max(0.0, value - reach), min(1.0, value + reach))
+        if "parts" in found:
+            return student(found["parts"])
+        if groups is not None and len(set(groups)) > 1:
+            return student(group_values(found["scores"], groups))
         return wilson(int(found["scores"].sum()), len(found["scores"]))
 
     @abstractmethod
@@ -282,12 +277,9 @@ class DenseEvaluator(Evaluator):
 
     def to_csv(self, judged: Judged) -> bytes:
         """A line for each image: its name, and how good the prediction is."""
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["image", self.image_score])
-        for index, score in zip(judged.meter.indices.tolist(), judged.meter.scores().tolist(), strict=True):
-            writer.writerow([judged.images.name(index), f"{score:.4f}"])
-        return stream.getvalue().encode(errors="surrogateescape")
+        scored = zip(judged.meter.indices.tolist(), judged.meter.scores().tolist(), strict=True)
+        rows = [(judged.images.name(index), f"{score:.4f}") for index, score in scored]
+        return csv_bytes([("image", self.image_score), *rows])
 
     def draw_cases(self, judged: Judged) -> Image.Image:
         """The worst predictions on the left, the best on the right, each beside the ground truth.

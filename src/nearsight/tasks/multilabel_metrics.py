@@ -1,7 +1,5 @@
 """How predictions of several labels are judged: average precision, F1 at the classes' thresholds, and a report."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from ..console import percent, percent_or_dash, titled
+from ..console import explained, percent, percent_or_dash, titled
+from ..data.formats import csv_bytes
 from ..data.labels import shorten
 from ..data.samples import Data, Split, Subset
 from ..interval import json_number
@@ -71,14 +69,11 @@ class MultilabelEvaluator(Evaluator):
 
     def tables(self, judged: Judged) -> list[RenderableType]:
         metrics: MultilabelMetrics = judged.metrics
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-        lines = {
-            "mAP": (metrics.map, "mean of the classes' average precisions"),
-            "micro F1": (metrics.f1_micro, "over all labels of all images"),
-            "macro F1": (metrics.f1_macro, "mean of the classes' F1"),
-        }
-        for name, (value, meaning) in lines.items():
-            table.add_row(name, percent(value), Text(meaning, style="dim"))
+        table = explained(
+            ("mAP", percent(metrics.map), "mean of the classes' average precisions"),
+            ("micro F1", percent(metrics.f1_micro), "over all labels of all images"),
+            ("macro F1", percent(metrics.f1_macro), "mean of the classes' F1"),
+        )
         by_class = titled("class", "images", "AP", "precision", "recall", "F1", "from")
         for number, name in enumerate(judged.classes):
             values = (metrics.ap[number], metrics.precision[number], metrics.recall[number], metrics.f1[number])
@@ -278,17 +273,15 @@ class MultilabelMeter(Meter):
 
 def to_csv(judged: Judged) -> bytes:
     """A line for each image: its name, its labels, the predicted ones, their F1, and the probability of each class."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["image", "true", "predicted", "f1", *judged.classes])
+    table: list[Sequence[object]] = [("image", "true", "predicted", "f1", *judged.classes)]
     probabilities, labels = judged.meter.arrays()
     predicted = probabilities >= judged.metrics.thresholds
     names = np.array(judged.classes, dtype=object)
     rows = zip(judged.meter.indices.tolist(), labels, predicted, judged.meter.scores(), probabilities, strict=True)
     for index, there, named, score, row in rows:
         cells = ("|".join(names[there]), "|".join(names[named]), f"{score:.4f}", *(f"{value:.6f}" for value in row))
-        writer.writerow([judged.images.name(index), *cells])
-    return stream.getvalue().encode(errors="surrogateescape")
+        table.append((judged.images.name(index), *cells))
+    return csv_bytes(table)
 
 
 def draw_curves(judged: Judged) -> Any:

@@ -5,7 +5,6 @@ as files for other programs. Who writes or shows predictions asks the prediction
 """
 
 import base64
-import csv
 import html
 import io
 import json
@@ -18,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..data.formats import coco_detections, index_png, png_bytes, voc_xml, yolo_lines
+from ..console import percent
+from ..data.formats import as_text, coco_detections, csv_bytes, index_png, png_bytes, voc_xml, yolo_lines
 from ..data.image import decode
 from ..data.instances import decode_masks, encode_masks
 from ..data.samples import BadImage
@@ -487,11 +487,7 @@ class Detection(Prediction):
         """The objects with their masks, as COCO's run lengths."""
         found = self.to_dict()
         for one, rle in zip(found["objects"], self.rles or (), strict=False):
-            counts = rle["counts"]
-            one["mask"] = {
-                "size": list(rle["size"]),
-                "counts": counts.decode() if isinstance(counts, bytes) else counts,
-            }
+            one["mask"] = {"size": list(rle["size"]), "counts": as_text(rle["counts"])}
         return found
 
     @classmethod
@@ -683,13 +679,6 @@ def to_text(words: str) -> str:
     return html.escape(words.encode("utf-8", errors="replace").decode(), quote=True)
 
 
-def csv_bytes(rows: Sequence[Sequence[str]]) -> bytes:
-    """Rows as a CSV file."""
-    file = io.StringIO(newline="")
-    csv.writer(file, lineterminator="\n").writerows(rows)
-    return file.getvalue().encode("utf-8", errors="surrogateescape")
-
-
 def with_keys(**more: dict[str, Any]) -> dict[str, Any]:
     """The schema of any prediction with keys that it has as well."""
     plain = Prediction.schema()
@@ -708,16 +697,6 @@ def temper(probabilities: NDArray[np.floating], temperature: float, exclusive: b
     if exclusive:
         return raised / raised.sum(axis=-1, keepdims=True)
     return raised / (raised + (1 - values) ** (1 / temperature))
-
-
-def percent(value: float) -> str:
-    """A fraction for people.
-
-    Example:
-        >>> percent(0.98765)
-        '98.8 %'
-    """
-    return f"{100 * value:.1f} %"
 
 
 def move_map(values: NDArray[Any], right: int, down: int, fill: int | bool) -> NDArray[Any]:

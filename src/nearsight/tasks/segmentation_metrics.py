@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from ..console import percent, percent_or_dash, titled
+from ..console import explained, percent, percent_or_dash, titled
 from ..interval import json_number
 from ..plots.overlays import IGNORE_INDEX, draw_segmentation
 from .classification_metrics import confusion_matrix
@@ -173,15 +172,12 @@ class SegmentationEvaluator(DenseEvaluator):
 
     def tables(self, judged: Judged) -> list[RenderableType]:
         metrics: SegmentationMetrics = judged.metrics
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         always = f"always {judged.classes[metrics.most_frequent]}: {percent(metrics.baseline)}"
-        lines = {
-            "mIoU": (metrics.miou, f"mean IoU of the classes; {always}"),
-            "pixel accuracy": (metrics.accuracy, "fraction of the pixels that are right"),
-            "class accuracy": (metrics.class_accuracy, "the same, mean of the classes"),
-        }
-        for name, (value, meaning) in lines.items():
-            table.add_row(name, percent(value), Text(meaning, style="dim"))
+        table = explained(
+            ("mIoU", percent(metrics.miou), f"mean IoU of the classes; {always}"),
+            ("pixel accuracy", percent(metrics.accuracy), "fraction of the pixels that are right"),
+            ("class accuracy", percent(metrics.class_accuracy), "the same, mean of the classes"),
+        )
         by_class = titled("class", "IoU", "recall", "precision", "of the pixels")
         pixels = max(int(metrics.pixels.sum()), 1)
         for number, name in enumerate(judged.classes):
