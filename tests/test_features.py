@@ -27,6 +27,7 @@ from nearsight.features import (
 from nearsight.models.pooling import PooledHead, set_pooling
 from nearsight.tasks import get_task
 from nearsight.tasks.build import build
+from nearsight.timing import with_threads
 
 
 def blobs(classes: int = 4, images: int = 160, dim: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -194,3 +195,16 @@ def test_work_that_was_ended_goes_on_with_the_same_bits(tmp_path: Path, monkeypa
         extracted(tmp_path / "ended", check=stop)
     assert len(list((tmp_path / "ended").glob("*.npz"))) == 2
     assert np.array_equal(extracted(tmp_path / "ended").values, extracted(tmp_path / "whole").values)
+
+
+def test_what_comes_out_does_not_depend_on_the_number_of_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "CHUNK", 64)
+    found = []
+    for threads in (1, 2, 5):
+        with with_threads(threads):
+            found.append(extracted(tmp_path / str(threads)))
+            assert torch.get_num_threads() == threads
+    alone, *others = found
+    assert alone.indices.tolist() == list(range(len(alone.indices))) and len(alone.indices) > 5 * 64
+    for other in others:
+        assert np.array_equal(other.values, alone.values) and np.array_equal(other.indices, alone.indices)

@@ -9,8 +9,9 @@ import io
 import json
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from pathlib import Path
@@ -108,7 +109,7 @@ def extract_features(
         progress: Is told how many more images are done.
         check: Is called after each batch; it may raise to end the work, of which whole files are kept.
     """
-    folder, model = Path(folder), built.model.to(device).eval()
+    folder, model, device = Path(folder), built.model.to(device).eval(), torch.device(device)
     about = {"fingerprint": fingerprint, "images": len(split), "chunk": CHUNK, "batch": batch}
     about |= {"preprocessing": asdict(built.preprocessing), "model": built.name, "weights": hash_weights(model)}
     keep_only_same(folder, json.loads(json.dumps(about)))
@@ -123,26 +124,22 @@ def extract_features(
             chunks[start] = chunk
             progress(min(CHUNK, len(split) - start))
     spared = sum(chunk.seconds for chunk in chunks.values())
-    mark = time.monotonic()
-    for start, batches in by_chunk(task, built, split, todo, batch, workers):
-        values, parts = [], []
-        for group in batches:
-            if len(group.images):
-                with torch.inference_mode():
-                    shown = built.preprocessing.normalise(group.images.to(device, non_blocking=True).float() / 255)
-                    values.append(pool_features(model, shown).float().cpu().numpy())
-            parts.append(group)
-            progress(len(group.images) + len(group.bad))
-            check()
-        chunks[start] = FrozenFeatures(
-            np.concatenate(values) if values else np.zeros((0, 1, 1), np.float32),
-            np.concatenate([group.indices.numpy() for group in parts]),
-            np.concatenate([group.originals.numpy() for group in parts]),
-            {name: reason for group in parts for name, reason in group.bad.items()},
-            time.monotonic() - mark,
-        )
-        mark = time.monotonic()
-        write_chunk(folder / f"{start:09d}.npz", chunks[start])
+    mark, parts = time.monotonic(), list[tuple[Batch, NDArray[np.float32]]]()
+    for start, is_last, group, values in compute(built, by_chunk(task, built, split, todo, batch, workers), device):
+        parts.append((group, values))
+        progress(len(group.images) + len(group.bad))
+        check()
+        if is_last:
+            values = np.concatenate([found for _, found in parts if len(found)] or [values])
+            chunks[start] = FrozenFeatures(
+                values,
+                np.concatenate([group.indices.numpy() for group, _ in parts]),
+                np.concatenate([group.originals.numpy() for group, _ in parts]),
+                {name: reason for group, _ in parts for name, reason in group.bad.items()},
+                time.monotonic() - mark,
+            )
+            mark, parts = time.monotonic(), []
+            write_chunk(folder / f"{start:09d}.npz", chunks[start])
     whole = [chunks[start] for start in sorted(chunks) if len(chunks[start].indices)]
     bad = {name: reason for start in sorted(chunks) for name, reason in chunks[start].bad.items()}
     if not whole:
@@ -157,16 +154,55 @@ def extract_features(
     )
 
 
+def compute(
+    built: Built, batches: Iterable[tuple[int, bool, Batch]], device: torch.device
+) -> Iterator[tuple[int, bool, Batch, NDArray[np.float32]]]:
+    """The features `[n, P, C]` of each of the batches that `by_chunk` gives.
+
+    On a CPU every core has a batch of its own: the cores need not wait for each other within each layer, nor for the
+    process that reads images, and what comes out does not depend on their number.
+    """
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
+
+    def features(group: Batch) -> NDArray[np.float32]:
+        if not len(group.images):
+            return np.zeros((0, 1, 1), np.float32)
+        with torch.inference_mode():
+            shown = built.preprocessing.normalise(group.images.to(device, non_blocking=True).float() / 255)
+            return pool_features(built.model, shown).float().cpu().numpy()
+
+    waiting: deque[tuple[int, bool, Batch, Future[NDArray[np.float32]]]] = deque()
+
+    def first() -> tuple[int, bool, Batch, NDArray[np.float32]]:
+        start, is_last, group, found = waiting.popleft()
+        return start, is_last, group, found.result()
+
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for start, is_last, group in batches:
+                waiting.append((start, is_last, group, pool.submit(features, group)))
+                if len(waiting) > 2 * threads:
+                    yield first()
+            while waiting:
+                yield first()
+    finally:
+        torch.set_num_threads(threads)
+
+
 def by_chunk(
     task: Task, built: Built, split: Split, starts: Sequence[int], batch: int, workers: int
-) -> Iterator[tuple[int, Iterable[Batch]]]:
-    """The batches of each chunk that is to be done; neighbouring chunks come from one loader, so that none waits."""
+) -> Iterator[tuple[int, bool, Batch]]:
+    """The batches of all chunks that are to be done, with the start of their chunk and whether it ends with them.
+
+    Neighbouring chunks come from one loader, so that none waits.
+    """
     for first, last in neighbours(starts):
         stop = min(last + CHUNK, len(split))
         batches = iter(task.eval_loader(split, built.preprocessing, batch, workers, range(first, stop)))
         for start in range(first, stop, CHUNK):
             count = -(-(min(start + CHUNK, stop) - start) // batch)
-            yield start, (next(batches) for _ in range(count))
+            for number in range(count):
+                yield start, number == count - 1, next(batches)
 
 
 def neighbours(starts: Sequence[int]) -> list[tuple[int, int]]:

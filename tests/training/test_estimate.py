@@ -135,11 +135,11 @@ def test_a_run_is_the_sum_of_its_parts() -> None:
     prepared = prepare("digits", load_recipe("small-data", {"data.limit": 100, "batch": 30}))
     test = prepared.data.test
     assert test is not None
-    cost = RunCost(forward=0.5, step=2.0, start=7.0, saving=1.0, head=11.0)
+    cost = RunCost(forward=0.5, step=2.0, start=7.0, saving=1.0, features=0.25, head=11.0)
     epoch = 90 * 2.0 + len(prepared.val) * 0.5 + 1.0  # three whole batches
     assert cost.epoch(prepared) == epoch
     assert cost.training(prepared, 4) == 7.0 + 4 * epoch + len(test) * 0.5
-    assert cost.frozen(prepared) == 7.0 + (100 + len(prepared.val) + len(test)) * 0.5 + 11.0
+    assert cost.frozen(prepared) == 7.0 + (100 + len(prepared.val) + len(test)) * 0.25 + 11.0
 
 
 def test_what_is_measured_is_not_far_from_what_a_step_takes(colours: str, tiny: Any) -> None:

@@ -33,7 +33,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, no_page: None) -> None:
     """Steps whose time is known: an image takes a millisecond to show, and 10 to train with; few strengths to try."""
-    monkeypatch.setattr(ladder, "measure", lambda *given: RunCost(0.001, 0.01, head=5.0))
+    monkeypatch.setattr(ladder, "measure", lambda *given: RunCost(0.001, 0.01, features=0.001, head=5.0))
     monkeypatch.setattr(features, "STRENGTHS", (1.0, 0.1))
 
 
@@ -173,7 +173,7 @@ def test_one_stage_says_its_time_and_keeps_a_budget() -> None:
     small = {"model.name": "deit_nano", "data.limit": 100, "batch": 20, "model.img_size": 16, "epochs": 50}
     recipe = load_recipe("small-data", small)
     prepared = ladder.prepare("digits", recipe)
-    cost = RunCost(0.001, 0.01, head=5.0)
+    cost = RunCost(0.001, 0.01, features=0.001, head=5.0)
     _, _, (said,) = ladder.plan_one("digits", recipe, None, cpu=True)
     expected = ladder.duration(cost.training(prepared, 50))
     assert "deit_nano from scratch, 50 epochs at 16 pixels" in said and expected in said

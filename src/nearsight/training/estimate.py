@@ -11,7 +11,7 @@ from timm.utils import ModelEmaV3
 from torch import nn
 
 from ..data.loader import Batch, Batches, default_workers
-from ..features import BATCH, head_seconds, pool_features
+from ..features import BATCH, compute, head_seconds, pool_features
 from ..tasks import get_task
 from ..timing import wait, with_threads
 from .optim import make_optimizer
@@ -39,6 +39,7 @@ class RunCost:
         step: Seconds of an image that is trained with.
         start: Seconds before the first step and after the last one.
         saving: Seconds of a checkpoint.
+        features: Seconds of an image whose frozen features are computed, every core at an image of its own.
         head: Seconds of the regression on frozen features; 0 where there could be none.
         precision: `float32` or `bfloat16`, of the training.
         compared: Seconds of an image in a step in each precision, where both were measured.
@@ -48,6 +49,7 @@ class RunCost:
     step: float
     start: float = 0.0
     saving: float = 0.0
+    features: float = 0.0
     head: float = 0.0
     precision: str = "float32"
     compared: dict[str, float] | None = None
@@ -64,7 +66,7 @@ class RunCost:
 
     def frozen(self, prepared: "Prepared") -> float:
         """Seconds of the features of all images and the regression on them."""
-        return self.start + sum(map(len, prepared.data.splits().values())) * self.forward + self.head
+        return self.start + sum(map(len, prepared.data.splits().values())) * self.features + self.head
 
 
 class TrialSteps:
@@ -161,6 +163,18 @@ class TrialSteps:
         wait(self.device)
         return (read - began) / len(shown), (time.perf_counter() - read) / len(shown)
 
+    def extract(self) -> float:
+        """Seconds of an image whose frozen features are computed, as `extract_features` does it."""
+        shown = range(min(BATCH // 2, len(self.prepared.val)))
+        loader = self.task.eval_loader(self.prepared.val, self.built.preprocessing, len(shown), 0, shown)
+        batches = [(0, False, next(iter(loader)))] * (torch.get_num_threads() if self.device.type == "cpu" else 1)
+        self.model.eval()
+        for _ in range(2):  # the first is slower
+            began = time.perf_counter()
+            for _ in compute(self.built, batches, self.device):
+                pass
+        return (time.perf_counter() - began) / len(batches) / len(shown)
+
 
 def measure(prepared: "Prepared", device: torch.device, preparing: float = 0.0) -> RunCost:
     """What a run costs, from some steps and predictions on real images.
@@ -183,16 +197,18 @@ def measure(prepared: "Prepared", device: torch.device, preparing: float = 0.0) 
             return computing + reading / torch.get_num_threads()
         return max(computing, reading / workers)
 
-    forward = together([trial.predict() for _ in range(ROUNDS + 1)][1:])
-    head = 0.0
+    predicted = [trial.predict() for _ in range(ROUNDS + 1)][1:]
+    forward, features, head = together(predicted), 0.0, 0.0
     if trial.task.is_linear and recipe.model.weights is not None:
+        computed = trial.extract()
+        features = together([(read, computed) for read, _ in predicted])
         shown = trial.built.preprocessing
         with torch.no_grad():
             blank = torch.zeros(1, shown.channels, *shown.size, device=device)
             shape = pool_features(trial.model, blank).shape[1:]
         head = head_seconds(len(prepared.train), shape, len(prepared.data.classes))
     if recipe.frozen:
-        return RunCost(forward, 0.0, start, head=head)
+        return RunCost(forward, 0.0, start, features=features, head=head)
     precision, compared = trial.choose_precision()
     trial.settle_size()
     steps = []
@@ -202,4 +218,4 @@ def measure(prepared: "Prepared", device: torch.device, preparing: float = 0.0) 
         steps.append(((time.perf_counter() - began) / trial.size, trial.train(batch, precision)))
     step = together(steps[1:])
     bytes_written = 4 * (3 + (trial.ema is not None)) * sum(parameter.numel() for parameter in trial.model.parameters())
-    return RunCost(forward, step, start, bytes_written / DISK, head, precision, compared)
+    return RunCost(forward, step, start, bytes_written / DISK, features, head, precision, compared)
