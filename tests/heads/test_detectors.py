@@ -1,6 +1,8 @@
 """Detectors beside torchvision's own classes, and what a cascade and padding must keep."""
 
 from collections import OrderedDict
+from functools import partial
+from typing import Literal
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from small_heads import make_target
 from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN, RetinaNet
 from torchvision.models.detection.image_list import ImageList as TorchImageList
+from torchvision.models.detection.retinanet import RetinaNetHead
 from torchvision.ops import MultiScaleRoIAlign
 
 from nearsight.heads import CascadeMaskRcnn, DenseModel, DenseSpec, MaskRcnn, Retina
@@ -59,14 +62,20 @@ def targets() -> list[dict[str, Tensor]]:
     ]
 
 
-def test_retinanet_has_torchvision_s_losses_and_detections(targets: list) -> None:
-    spec = DenseSpec(MODELS["dwnet_nano"], Retina(finest=4, levels=3, channels=16, score_threshold=0.005))
-    model = DenseModel(spec, num_classes=2).eval()
+@pytest.mark.parametrize(("groups", "box_loss"), [(0, "l1"), (4, "giou")])
+def test_retinanet_has_torchvision_s_losses_and_detections(
+    groups: int, box_loss: Literal["l1", "giou"], targets: list
+) -> None:
+    settings = Retina(finest=4, levels=3, channels=16, groups=groups, box_loss=box_loss, score_threshold=0.005)
+    model = DenseModel(DenseSpec(MODELS["dwnet_nano"], settings), num_classes=2).eval()
     nn.init.normal_(model.head.head.classification_head.cls_logits.bias, mean=-3.0)
+    norm = partial(nn.GroupNorm, groups) if groups else None
+    head = RetinaNetHead(16, 9, 2, norm_layer=norm)
+    head.load_state_dict(model.head.head.state_dict())
+    head.regression_head._loss_type = box_loss  # as torchvision's second version does it
     peer = RetinaNet(
-        Levels(16), 2, anchor_generator=model.head.anchors, head=model.head.head, score_thresh=0.005,
-        detections_per_img=100,
-    )  # fmt: skip
+        Levels(16), 2, anchor_generator=model.head.anchors, head=head, score_thresh=0.005, detections_per_img=100
+    )
     peer.transform = AsGiven()
     images = torch.randn(3, 3, *SIZE)
     with torch.no_grad():
@@ -82,6 +91,11 @@ def test_retinanet_has_torchvision_s_losses_and_detections(targets: list) -> Non
     # torchvision also counts anchors whose centres lie behind the border; there are none without padding.
     torch.testing.assert_close(losses["classes"], expected["classification"])
     torch.testing.assert_close(losses["boxes"], expected["bbox_regression"])
+
+
+def test_norms_that_do_not_divide_the_width_are_refused() -> None:
+    with pytest.raises(ValueError, match="groups=3 does not divide channels=16; give a divisor of it"):
+        DenseModel(DenseSpec(MODELS["dwnet_nano"], Retina(channels=16, groups=3)), 2)
 
 
 @pytest.fixture
