@@ -226,3 +226,21 @@ def test_batches_in_half_precision_and_training_mode_stay() -> None:
     local.eval()
     images = pictures(2, (32, 32)).to(torch.bfloat16)
     assert torch.equal(local(images), model(images))
+
+
+def test_a_start_gives_only_what_is_new_and_zero_small_weights() -> None:
+    example = next(one for one in EXAMPLES if one.family == "ViT")
+    model = host(example)
+    still = dict(localize(model, ffn="localvit", qkv="life").named_parameters())
+    moved = localize(model, ffn="localvit", qkv="life", start=0.02)
+    assert moved.localized.as_json()["start"] == 0.02
+    changed = [name for name, found in moved.named_parameters() if not torch.equal(found, still[name])]
+    zero = {name for name in moved.localized.new if not still[name].any() and not name.endswith("bias")}
+    drawn = set(moved.localized.new) - zero  # what starts by chance differs from call to call anyway
+    assert zero and zero <= set(changed) <= zero | drawn
+    spread = torch.cat([dict(moved.named_parameters())[name].detach().flatten() for name in zero]).std()
+    assert 0.015 < float(spread) < 0.025
+    images = pictures(2, example.size)
+    with torch.no_grad():
+        before, after = model(images), moved(images)
+    assert 0 < float((after - before).abs().max()) < 0.2 * float(before.abs().max())

@@ -128,6 +128,11 @@ def test_text_of_a_choice() -> None:
     assert choice == LocalizeOptions(ffn="localvit", qkv="life", layers=(1, 3, 4), preserve=False)
     assert LocalizeOptions.parse(str(choice)) == choice
     assert LocalizeOptions.from_json(json.loads(json.dumps(choice.as_json()))) == choice
+    assert LocalizeOptions.parse("ffn=localvit,start=0.02") == LocalizeOptions(ffn="localvit", start=0.02)
+    assert str(LocalizeOptions(ffn="localvit", start=0.02)) == "ffn=localvit,start=0.02"
+    for wrong in ("ffn=localvit,start=2", "ffn=localvit,start=much"):
+        with pytest.raises(ValueError, match="is no standard deviation"):
+            LocalizeOptions.parse(wrong)
     for wrong in ("", "localvit", "ffn=", "ffn=localvit,preserve=perhaps", "qqv=life", "ffn=localvit,layers=x"):
         with pytest.raises(ValueError):
             LocalizeOptions.parse(wrong)

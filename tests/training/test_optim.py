@@ -11,12 +11,12 @@ from timm.optim import Muon as TimmsMuon
 from timm.scheduler import CosineLRScheduler
 from torch import nn
 
-from nearsight import create_model, list_models
+from nearsight import create_model, list_models, localize
 from nearsight.config.recipe import Optimizer, Schedule
 from nearsight.heads import DenseModel, DenseSpec, SemanticFpn
 from nearsight.models import MODELS as BACKBONES
 from nearsight.training.muon import Muon, fastest_type
-from nearsight.training.optim import base_rate, learning_rate, make_optimizer, parameter_groups
+from nearsight.training.optim import base_rate, clip_gradients, learning_rate, make_optimizer, parameter_groups
 from tests.rounding import assert_rounded
 
 MODELS = ["deit_nano_life", "lightvit_nano", "swin_nano", "iddwnet_nano", "localvit_nano", "tnt_tiny"]
@@ -72,6 +72,29 @@ def test_what_is_new_in_a_segmenter_learns_at_the_full_rate_and_its_backbone_slo
     rates = [found[f"{inner}stages.0.blocks.{block}.ffn.fc1.weight"][0] for block in range(12)]
     assert rates == pytest.approx([0.75 ** (12 - block) for block in range(12)])
     assert found[f"{inner}embed.proj.weight"][0] == pytest.approx(0.75**13)
+
+
+def test_what_localize_added_has_a_rate_and_a_clipping_of_its_own() -> None:
+    model = localize(timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2), ffn="localvit", start=0.1)
+    new = set(model.localized.new)
+    found = by_name(parameter_groups(model, Optimizer(layer_decay=0.5, localized=3.0)))
+    assert {rate for name, (rate, _) in found.items() if name in new} == {3.0}
+    assert max(rate for name, (rate, _) in found.items() if name not in new) == 1.0
+
+    def norms(settings: Optimizer) -> tuple[float, float]:
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.full_like(parameter, 5.0 if name in new else 2.0)
+        total = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
+        clip_gradients(model, settings, total)
+        parts = ([p.grad for name, p in model.named_parameters() if (name in new) == which] for which in (True, False))
+        added, kept = (float(nn.utils.get_total_norm(part)) for part in parts)
+        return added, kept
+
+    raw = norms(Optimizer())
+    assert norms(Optimizer(clip=1.0, localized_clip=0.5)) == pytest.approx((0.5, 1.0), rel=1e-3)
+    assert norms(Optimizer(localized_clip=0.5)) == pytest.approx((0.5, raw[1]), rel=1e-3)
+    whole = math.hypot(*raw)
+    assert norms(Optimizer(clip=1.0)) == pytest.approx((raw[0] / whole, raw[1] / whole), rel=1e-3)
 
 
 def test_norms_biases_tokens_and_positions_do_not_decay() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 # Of a recipe's model; the rest goes to the model's maker.
 OF_CHOICE = ("weights", "img_size", "drop", "drop_path", "localize")
-OF_LOCALIZE = ("ffn", "qkv", "mixer", "merge", "layers", "preserve")  # of models of timm
+OF_LOCALIZE = ("ffn", "qkv", "mixer", "merge", "layers", "preserve", "start")  # of models of timm
 BRACKETS = {"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}
 
 

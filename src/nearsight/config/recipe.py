@@ -395,6 +395,9 @@ class Optimizer(ConfigBase):
         offsets: Factor of the learning rate for the offsets of deformable merging.
         offsets_flat: Let the rate of the offsets stay where the warm-up has led it, whatever the schedule does.
         backbone: Factor of the learning rate for the backbone of a detector or segmenter.
+        localized: Factor of the learning rate for what `localize` has added.
+        localized_clip: Largest norm of the gradient of what `localize` has added, which is then left out of `clip`;
+            None clips all together.
         fallback: Factor of the learning rate for what `muon` leaves to AdamW: vectors, depth-wise kernels, the first
             and the last layer.
         clip: Largest norm of the gradient; None for none.
@@ -412,6 +415,8 @@ class Optimizer(ConfigBase):
     offsets: float = Field(default=0.01, gt=0, le=100)
     offsets_flat: bool = False
     backbone: float = Field(default=1.0, gt=0, le=100)
+    localized: float = Field(default=1.0, gt=0, le=100)
+    localized_clip: float | None = Field(default=None, gt=0, le=1e30)
     fallback: float = Field(default=0.3, gt=0, le=100)
     clip: float | None = Field(default=None, gt=0, le=1e30)
 

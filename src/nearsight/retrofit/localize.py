@@ -27,6 +27,7 @@ def localize(
     merge: str | Merge | None = None,
     layers: str | Sequence[int] = "all",
     preserve: bool = True,
+    start: float = 0.0,
     inplace: bool = False,
 ) -> Model:
     """Give local parts to a model of timm or of ours, pretrained or not.
@@ -45,6 +46,8 @@ def localize(
         layers: `all`, `low` (the first third), or numbers counted from 1; also text such as `1-4`. A merge counts to
             the layer behind it.
         preserve: Predict exactly what it did at the start.
+        start: Standard deviation of what is new and would start at zero: with 0.02, for example, it predicts nearly
+            what it did, and branches learn from the first step on.
         inplace: Change the model itself instead of a copy.
 
     Returns:
@@ -62,7 +65,8 @@ def localize(
         >>> torch.equal(local(images), model(images))
         True
     """
-    choice = LocalizeOptions(ffn, qkv, mixer, merge, layers if isinstance(layers, str) else tuple(layers), preserve)
+    numbers = layers if isinstance(layers, str) else tuple(layers)
+    choice = LocalizeOptions(ffn, qkv, mixer, merge, numbers, preserve, start)
     return apply_choice(model, choice, inplace=inplace)
 
 
@@ -127,6 +131,10 @@ def put_into(model: Model, choice: LocalizeOptions, placed: Mapping[str, Sequenc
     reused = {id(parameter) for parameter in taken}
     kept = tuple(name for name, key in fresh.items() if key in reused)
     new = tuple(name for name, key in fresh.items() if key not in reused)
+    for name in new if choice.start else ():
+        parameter = model.get_parameter(name)
+        if not name.endswith("bias") and not parameter.is_meta and not parameter.any():
+            nn.init.normal_(parameter, std=choice.start)
     model.localized = Localized(choice, layers, new, kept)  # type: ignore[assignment]
     return model
 

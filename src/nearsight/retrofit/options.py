@@ -1,6 +1,7 @@
 """What to localize and how, as a value that goes to JSON and back."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
@@ -25,10 +26,12 @@ class LocalizeOptions:
         merge: What merges tokens between stages.
         layers: `all`, `low` (the first third), or numbers of layers counted from 1.
         preserve: Whether the model predicts exactly what it did at the start.
+        start: Standard deviation of what is new and would start at zero, so that branches learn from the first step on;
+            0 leaves the predictions exactly as they are.
 
     Example:
         >>> LocalizeOptions.parse("ffn=localvit,qkv=life,layers=1-3")
-        LocalizeOptions(ffn='localvit', qkv='life', mixer=None, merge=None, layers=(1, 2, 3), preserve=True)
+        LocalizeOptions(ffn='localvit', qkv='life', mixer=None, merge=None, layers=(1, 2, 3), preserve=True, start=0.0)
     """
 
     ffn: Any = None
@@ -37,12 +40,15 @@ class LocalizeOptions:
     merge: Any = None
     layers: str | tuple[int, ...] = "all"
     preserve: bool = True
+    start: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.parts():
             raise ValueError("localize() was given no part; give ffn, qkv, mixer or merge, such as ffn='localvit'.")
         if not isinstance(self.preserve, bool):
             raise ValueError(f"preserve={self.preserve!r} is neither true nor false.")
+        if isinstance(self.start, bool) or not isinstance(self.start, (int, float)) or not 0 <= self.start <= 1:
+            raise ValueError(f"start={self.start!r} is no standard deviation; give 0 to 1, such as 0.02.")
         for slot, given in self.parts().items():
             for part in given if isinstance(given, tuple) else (given,):
                 if not part or not isinstance(part, (str, SLOT_TYPES[slot])):
@@ -69,7 +75,8 @@ class LocalizeOptions:
         """Plain JSON values."""
         layers = self.layers if isinstance(self.layers, str) else list(self.layers)
         parts = {slot: to_json(part) for slot, part in self.parts().items()}
-        return parts | {"layers": layers, "preserve": self.preserve}
+        small = {"start": self.start} if self.start else {}
+        return parts | {"layers": layers, "preserve": self.preserve} | small
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "LocalizeOptions":
@@ -81,7 +88,7 @@ class LocalizeOptions:
                 hint = f" did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"localize has no setting {key!r};{hint} it takes {', '.join(known)}.")
         parts = {slot: from_json(values[slot]) for slot in SLOTS if slot in values}
-        return cls(**parts, **{key: values[key] for key in ("layers", "preserve") if key in values})
+        return cls(**parts, **{key: values[key] for key in ("layers", "preserve", "start") if key in values})
 
     @classmethod
     def parse(cls, text: str) -> "LocalizeOptions":
@@ -99,6 +106,9 @@ class LocalizeOptions:
                 raise ValueError(f"{piece!r} is not understood; write SLOT=PART, such as ffn=localvit,qkv=life.")
         if "preserve" in values:
             values["preserve"] = {"true": True, "false": False}.get(values["preserve"].lower(), values["preserve"])
+        if "start" in values:
+            with suppress(ValueError):
+                values["start"] = float(values["start"])
         return cls.from_json(values)
 
     def __str__(self) -> str:
@@ -106,6 +116,7 @@ class LocalizeOptions:
         parts = [f"{slot}={name}" for slot, name in named.items()]
         layers = self.layers if isinstance(self.layers, str) else ",".join(map(str, self.layers))
         settings = ([] if layers == "all" else [f"layers={layers}"]) + ([] if self.preserve else ["preserve=false"])
+        settings += [f"start={self.start:g}"] if self.start else []
         return ",".join(parts + settings)
 
 

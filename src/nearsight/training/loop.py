@@ -25,7 +25,7 @@ from ..tasks.base import PROJECTION
 from ..tasks.evaluator import Meter
 from .distributed import Step, agree, agree_on_bad
 from .frozen import fit_frozen
-from .optim import learning_rate
+from .optim import clip_gradients, learning_rate
 from .progress import Display
 from .session import (
     Limits,
@@ -239,13 +239,11 @@ def take_step(session: Session, batches: Iterator[Any], flag: StopFlag, is_save_
                 loss = session.objective.loss(session.model, *prepared) / recipe.accumulate
             accelerator.backward(loss)
         total += loss.detach()
-    parameters = [p for p in session.model.parameters() if p.grad is not None]
-    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    norm = nn.utils.get_total_norm([p.grad for p in session.model.parameters() if p.grad is not None])
     step = agree(session, total, norm, flag.number, is_save_due)
     if not (math.isfinite(step.loss) and math.isfinite(step.norm)):
         refuse_to_go_on(session, step.loss, step.norm)
-    if recipe.optimizer.clip is not None:
-        nn.utils.clip_grads_with_norm_(parameters, recipe.optimizer.clip, norm)
+    clip_gradients(session.built.model, recipe.optimizer, norm)
     session.optimizer.step()
     session.optimizer.zero_grad()
     if session.ema is not None:

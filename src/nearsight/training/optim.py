@@ -21,8 +21,9 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
     """Trainable parameters in groups of one learning rate and one weight decay.
 
     Biases, norms and what the model names in `no_weight_decay` are not decayed. With `layer_decay` a layer learns
-    slower than the one behind it, except for what `nearsight.localize` has added; the offsets of deformable merging
-    learn at `offsets` times their layer's rate, and under Muon what is no inner matrix at `fallback` times it.
+    slower than the one behind it, except for what `nearsight.localize` has added, which learns at `localized` times the
+    rate; the offsets of deformable merging learn at `offsets` times their layer's rate, and under Muon what is no inner
+    matrix at `fallback` times it.
 
     Returns:
         Slow groups first, with `params`, their `names`, `lr_scale` (fraction of the learning rate), `weight_decay`,
@@ -35,7 +36,7 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
         >>> [(group["lr_scale"], group["weight_decay"], len(group["names"])) for group in groups]
         [(0.01, 0.0, 2), (0.01, 0.05, 2), (1.0, 0.0, 56), (1.0, 0.05, 24)]
     """
-    scales = layer_scales(model, optimizer.layer_decay)
+    scales, new = layer_scales(model, optimizer.layer_decay), localized_names(model)
     exempt: set[str] = {*getattr(model, "no_weight_decay", set)(), *declared(model, "undecayed")}
     slow = declared(model, "slow")
     outer = outer_layers(model)
@@ -45,16 +46,17 @@ def parameter_groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, A
             continue
         scale = scales[name] * (optimizer.offsets if name in slow else 1.0)
         scale *= optimizer.backbone if name.startswith("pyramid.") else 1.0
+        scale *= optimizer.localized if name in new else 1.0
         named = any(fnmatchcase(name, pattern) for pattern in exempt)  # some of timm's models have wildcards
         decays = parameter.ndim > 1 and not name.endswith(".bias") and not named
         decay = optimizer.weight_decay if decays else 0.0
         flat = optimizer.offsets_flat and name in slow
         falls_back = not (decays and is_matrix(parameter) and name.rpartition(".")[0] not in outer)
         scale *= optimizer.fallback if optimizer.kind == "muon" and falls_back else 1.0
-        new = {"params": [], "names": [], "lr_scale": scale, "weight_decay": decay, "flat": flat}
+        fresh = {"params": [], "names": [], "lr_scale": scale, "weight_decay": decay, "flat": flat}
         if optimizer.kind == "muon":
-            new["use_fallback"] = falls_back
-        group = groups.setdefault((scale, decay, flat, optimizer.kind == "muon" and falls_back), new)
+            fresh["use_fallback"] = falls_back
+        group = groups.setdefault((scale, decay, flat, optimizer.kind == "muon" and falls_back), fresh)
         group["params"].append(parameter)
         group["names"].append(name)
     if not groups:
@@ -100,6 +102,24 @@ def localized_names(model: nn.Module) -> set[str]:
     found = ((prefix, getattr(module, "localized", None)) for prefix, module in model.named_modules())
     held = [(f"{prefix}." if prefix else "", done) for prefix, done in found if isinstance(done, Localized)]
     return {prefix + name for prefix, done in held for name in done.new}
+
+
+def clip_gradients(model: nn.Module, optimizer: Optimizer, norm: Tensor) -> None:
+    """Shorten the gradient to the recipe's norms: of all weights together, or of what `localize` has added apart.
+
+    Args:
+        model: With gradients.
+        optimizer: Of the recipe.
+        norm: Of the gradient of all weights.
+    """
+    taught = {name: parameter for name, parameter in model.named_parameters() if parameter.grad is not None}
+    new = set() if optimizer.localized_clip is None else localized_names(model)
+    if optimizer.localized_clip is not None:
+        nn.utils.clip_grad_norm_([taught[name] for name in sorted(new & set(taught))], optimizer.localized_clip)
+    if optimizer.clip is not None:
+        others = [parameter for name, parameter in taught.items() if name not in new]
+        total = nn.utils.get_total_norm([one.grad for one in others if one.grad is not None]) if new else norm
+        nn.utils.clip_grads_with_norm_(others, optimizer.clip, total)
 
 
 def make_optimizer(model: nn.Module, optimizer: Optimizer, batch: int) -> torch.optim.Optimizer:
