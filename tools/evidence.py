@@ -8,6 +8,8 @@
 `benchmarks/results/QUESTION.jsonl`: what has a line is done, on any machine; a run that was stopped goes on in its
 folder. A run has one thread and the lowest priority, and rests while a test suite or a benchmark runs. Where a question
 is there to choose settings (`test: false`), its runs get data without test images, so that no choice can see one.
+Cheap runs come before dear ones, and of these the first two seeds of all questions before the third of any; a third is
+left out once every claim that its run takes part in is settled (`tools/claims.py`).
 Several workers may share a queue.
 """
 
@@ -26,7 +28,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -51,6 +53,8 @@ POLL = 1.0  # seconds between two looks at what else runs
 NOTE_EVERY = 10.0  # seconds of a core that a kill may leave uncounted
 DIE_WITH_PARENT = 1  # of prctl
 SPLITS = ("train", "val", "test")
+ENOUGH = 2  # seeds that a claim may be settled by
+CHEAP = 0.2  # hours of a run; runs up to this come before the others
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,7 @@ class Queue:
         data: Folder of the data.
         source: Folder with the package `nearsight` that the runs use, such as `src` of a fixed working tree.
         pause_for: Pattern of the command lines under which runs rest.
+        claims: File of the claims, which say when a question needs no more seeds; None to make all runs.
     """
 
     listed: Path
@@ -174,6 +179,7 @@ class Queue:
     data: Path
     source: Path = ROOT / "src"
     pause_for: str = PAUSE_FOR
+    claims: Path | None = None
     failed: set[str] = field(default_factory=set)
 
     def experiments(self, only: str = "") -> list[Experiment]:
@@ -213,10 +219,20 @@ class Queue:
         """Folder of a run."""
         return self.runs / run_id
 
-    def state(self, experiment: Experiment) -> str:
-        """`done`, `running`, `begun` or `open`."""
+    def settled(self) -> set[tuple[str, str]]:
+        """Questions and labels whose claims need no more seeds."""
+        if self.claims is None:
+            return set()
+        from .claims import read_claims, settled  # which reads the lines of a queue
+
+        return settled(read_claims(self.claims), self)
+
+    def state(self, experiment: Experiment, settled: Container[tuple[str, str]] = ()) -> str:
+        """`done`, `settled` (needed no more), `running`, `begun` or `open`."""
         if self.line(experiment) is not None:
             return "done"
+        if experiment.seed >= ENOUGH and (experiment.question, experiment.label) in settled:
+            return "settled"
         claim = self.noted(experiment, "lock")
         holder = claim.read_text() if claim.is_file() else ""  # looked at and not tried, which would turn a worker away
         if holder and "tools.evidence" in command_line(holder):
@@ -243,9 +259,11 @@ class Queue:
 
     def take_next(self, only: str) -> Experiment | None:
         """Make the next run; None where there is nothing to do."""
-        listed = {one.id: one for one in self.experiments()}
-        for experiment in listed.values():
-            if not experiment.id.startswith(only) or experiment.id in self.failed or self.line(experiment) is not None:
+        listed, settled = {one.id: one for one in self.experiments()}, self.settled()
+        for experiment in sorted(listed.values(), key=turn):
+            if not experiment.id.startswith(only) or experiment.id in self.failed:
+                continue
+            if self.state(experiment, settled) in ("done", "settled"):
                 continue
             if self.make(experiment, listed):
                 return experiment
@@ -327,6 +345,12 @@ class Queue:
                 for file in theirs.iterdir():
                     os.link(file, mine / file.name)
                 return
+
+
+def turn(experiment: Experiment) -> tuple[bool, bool]:
+    """What comes first, beside the order of the list: cheap runs, and of these the seeds that may be enough."""
+    is_dear = experiment.hours > CHEAP
+    return is_dear, not is_dear and experiment.seed >= ENOUGH
 
 
 @contextmanager
@@ -472,7 +496,8 @@ def describe(queue: Queue, experiment: Experiment) -> dict[str, Any]:
         "epochs": outcome["epochs"],
         "steps": outcome["steps"],
         "images_seen": outcome["steps"] * recipe["batch"],
-        "curve": curve(folder),
+        "curve": curve(folder, "val_score"),
+        "train_loss": curve(folder, "loss")[-1],  # of the last epoch, as augmented
         "seconds": round(outcome["elapsed"], 1),  # by the clock, with rests and whatever else ran
         "core_seconds": float(queue.noted(experiment, "seconds").read_text()),
         "precision": recipe["precision"],
@@ -483,10 +508,10 @@ def describe(queue: Queue, experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def curve(folder: Path) -> list[float]:
-    """The validation score after each epoch that was validated; with the time of the run, how fast it learned."""
+def curve(folder: Path, key: str) -> list[float]:
+    """What was recorded of each epoch that was validated; with the time of the run, how fast it learned."""
     records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [round(one["val_score"], 4) for one in records if one["kind"] == "epoch"]
+    return [round(one[key], 4) for one in records if one["kind"] == "epoch"]
 
 
 def without_paths(text: str) -> str:
@@ -536,35 +561,40 @@ def commit_of(source: Path) -> str:
     return git("rev-parse", "HEAD")[:12] + ("+" if git("status", "--porcelain", ".") else "")
 
 
-def scores_of(lines: Iterable[dict[str, Any]], label: str) -> dict[tuple[int, int | None], dict[str, Any]]:
-    """By seed and fold, what a label's runs were judged by."""
+Judged = dict[tuple[int, int | None], dict[str, Any]]  # by seed and fold, what a run was judged by
+
+
+def scores_of(lines: Iterable[dict[str, Any]], label: str) -> Judged:
+    """What a label's runs were judged by."""
     return {(line["seed"], line["fold"]): line["judged"] for line in lines if line["label"] == label}
 
 
-def pool(
-    first: dict[tuple[int, int | None], dict[str, Any]], second: dict[tuple[int, int | None], dict[str, Any]]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
-    """Which images two labels have right, `[seeds, images]` each, over the folds that all common seeds have; or None.
+def pool(*sides: Judged) -> list[NDArray[np.float64]] | None:
+    """The values of each side, `[seeds, images]`, over the folds that all common seeds have; None without any.
 
     Raises:
         ValueError: Runs of one seed and fold were judged by different images.
     """
-    common = sorted(set(first) & set(second), key=str)
+    common = sorted(set.intersection(*(set(side) for side in sides)), key=str)
     if not common:
         return None
     for place in common:
-        if first[place]["indices"] != second[place]["indices"] or first[place]["images"] != second[place]["images"]:
+        if len({(side[place]["indices"], side[place]["images"]) for side in sides}) > 1:
             raise ValueError(f"Runs of seed {place[0]}, fold {place[1]} were judged by different images.")
     seeds = sorted({seed for seed, _ in common})
     folds = [fold for fold in {fold: None for _, fold in common} if all((seed, fold) in common for seed in seeds)]
     if not folds:
         seeds, folds = seeds[:1], [fold for seed, fold in common if seed == seeds[0]]
+    return [
+        np.stack([np.concatenate([values_of(side[seed, fold]) for fold in folds]) for seed in seeds]) for side in sides
+    ]
 
-    def stacked(judged: dict[tuple[int, int | None], dict[str, Any]]) -> NDArray[np.bool_]:
-        parts = {place: unpack(judged[place]["right"], judged[place]["images"]) for place in common}
-        return np.stack([np.concatenate([parts[seed, fold] for fold in folds]) for seed in seeds])
 
-    return stacked(first), stacked(second)
+def values_of(judged: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Whether each image was predicted right, or other values of a run."""
+    if "right" in judged:
+        return unpack(judged["right"], judged["images"]).astype(np.float64)
+    return np.asarray(judged["values"], np.float64)
 
 
 def table(question: Question, lines: list[dict[str, Any]]) -> Iterator[str]:
@@ -580,13 +610,13 @@ def table(question: Question, lines: list[dict[str, Any]]) -> Iterator[str]:
     yield "| --- | --- | --- |" + (" --- |" if beside else "") + " --- | --- |"
     for label in labels:
         own = scores_of(lines, label)
-        both = pool(own, own)
-        assert both is not None
-        found = estimate_score(both[0].astype(float))
+        scores = pool(own)
+        assert scores is not None
+        found = estimate_score(scores[0])
         row = f"| {label} | {len(own)} | {interval_text(Interval(found.mean, found.low, found.high), percent)} |"
         if beside:
             paired = pool(own, scores_of(lines, question.baseline or "")) if label != question.baseline else None
-            gap = None if paired is None else estimate_difference(paired[0].astype(float), paired[1].astype(float))
+            gap = None if paired is None else estimate_difference(paired[0], paired[1])
             row += f" {'–' if gap is None else interval_text(Interval(gap.mean, gap.low, gap.high), signed)} |"
         mine = [line for line in lines if line["label"] == label]
         seen, minutes = (mean(line[key] for line in mine) for key in ("images_seen", "core_seconds"))
@@ -600,17 +630,18 @@ def interval_text(found: Interval, shown: Any) -> str:
 
 def page(queue: Queue) -> str:
     """The page of all questions of which something is measured."""
-    blocks = [HEAD]
+    blocks, settled = [HEAD], queue.settled()
     for question in read_questions(queue.listed):
         if not (lines := queue.lines(question.name)):
             continue
-        done, runs = {line["id"] for line in lines}, question.experiments
-        left = [one for one in runs if one.id not in done]
+        runs = question.experiments
+        states = [queue.state(one, settled) for one in runs]
+        left = len(runs) - states.count("done") - states.count("settled")
         blocks.append(f"\n## {question.name}\n\n{question.about} Data: `{runs[0].data}`.\n")
         commands = dict.fromkeys(f"# {line['label']}\nnearsight {line['command']}" for line in lines)
         blocks += table(question, lines)
         if left:
-            blocks.append(f"\n{len(left)} of {len(runs)} runs are still to be made.")
+            blocks.append(f"\n{left} of {len(runs)} runs are still to be made.")
         blocks.append("\n```sh\n" + "\n".join(commands) + "\n```")
     return "\n".join(blocks) + "\n"
 
@@ -628,6 +659,7 @@ Results = Annotated[Path, typer.Option(help="Folder of the results.")]
 Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
 LISTED, RESULTS = ROOT / "benchmarks" / "experiments.yaml", ROOT / "benchmarks" / "results"
 RUNS, SOURCE = ROOT / "runs" / "evidence", ROOT / "src"
+CLAIMS = ROOT / "benchmarks" / "claims.yaml"
 
 
 @app.command("work")
@@ -644,7 +676,7 @@ def work_command(
     if data is None or not data.is_dir():
         raise typer.BadParameter(f"{data} is no folder of data; give --data, or set NEARSIGHT_DATA.")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    queue = Queue(listed, results, runs.absolute(), data.absolute(), source, pause_for)
+    queue = Queue(listed, results, runs.absolute(), data.absolute(), source, pause_for, CLAIMS)
     queue.work(only)
     raise typer.Exit(1 if queue.failed else 0)
 
@@ -652,12 +684,13 @@ def work_command(
 @app.command("status")
 def status_command(listed: Listed = LISTED, results: Results = RESULTS, runs: Runs = RUNS) -> None:
     """Show what is done, what is open, and the hours that are left."""
-    queue, total = Queue(listed, results, runs.absolute(), Path()), 0.0
+    queue, total = Queue(listed, results, runs.absolute(), Path(), claims=CLAIMS), 0.0
+    settled = queue.settled()
     for question in read_questions(listed):
         spent = [line["core_seconds"] / 3600 for line in queue.lines(question.name)]
-        states = {one.id: queue.state(one) for one in question.experiments}
+        states = {one.id: queue.state(one, settled) for one in question.experiments}
         each = mean(spent) if spent else question.experiments[0].hours
-        left = each * sum(state != "done" for state in states.values())
+        left = each * sum(state not in ("done", "settled") for state in states.values())
         total += left
         print(f"{question.name}: {len(spent)} of {len(states)} done, {left:.1f} h left")
         for name, state in states.items():
@@ -669,7 +702,9 @@ def status_command(listed: Listed = LISTED, results: Results = RESULTS, runs: Ru
 @app.command("page")
 def page_command(listed: Listed = LISTED, results: Results = RESULTS) -> None:
     """Write docs/results/evidence.md."""
-    write_whole(ROOT / "docs" / "results" / "evidence.md", page(Queue(listed, results, Path(), Path())).encode())
+    write_whole(
+        ROOT / "docs" / "results" / "evidence.md", page(Queue(listed, results, Path(), Path(), claims=CLAIMS)).encode()
+    )
 
 
 def main() -> None:

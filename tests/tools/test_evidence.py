@@ -45,7 +45,8 @@ open(out + "/recipe.yaml", "w").write("batch: 8\\nprecision: fp32\\n")
 about = {"device": "a CPU", "versions": {"torch": "2"}}
 json.dump(about, open(out + "/environment.json", "w"))
 outcome = {"val_score": 0.5, "test_score": None, "model": "m", "parameters": 1, "epoch": 1, "epochs": 1, "steps": 3}
-records = [{"kind": "step", "loss": 1.0}, {"kind": "epoch", "val_score": 0.25}, {"kind": "epoch", "val_score": 0.5}]
+records = [{"kind": "epoch", "loss": 2.0, "val_score": 0.25}, {"kind": "epoch", "loss": 1.5, "val_score": 0.5}]
+records.append({"kind": "step", "loss": 1.0})
 open(out + "/metrics.jsonl", "w").write("".join(json.dumps(one) + "\\n" for one in records))
 json.dump(outcome | {"elapsed": 1.0}, open(out + "/outcome.json", "w"))
 """
@@ -236,6 +237,29 @@ def test_listed_commands_are_understood(question: Question, queue: Queue, monkey
         given = verbs[verb].make_context(verb, words).params
         recipe = load_recipe(given["recipe"] or "small-data", parse_changes(given["changes"]))
         assert given["seed"] == experiment.seed and recipe.task == "classify"
+
+
+def test_cheap_runs_come_first_and_a_third_seed_only_where_a_claim_needs_it(queue: Queue) -> None:
+    values = {"about": "Why?", "data": "small.npz", "command": "train {data} 1", "seeds": [0, 1, 2], "runs": {"a": ""}}
+    questions = {"dear": {**values, "hours": 1}, "first": {**values, "hours": 0.1}, "second": {**values, "hours": 0.1}}
+    queue.listed.write_text(json.dumps(questions))
+    claims = [{"where": "?", "claim": "?", "better": f"{name}/a", "than": "first/a"} for name in ("second", "dear")]
+    queue.claims = queue.listed.with_name("claims.yaml")
+    queue.claims.write_text(json.dumps({"LIT": claims}))
+    made = []
+    while (experiment := queue.take_next("")) is not None:
+        made.append(experiment.id)
+    # The stand-in always has the same images right, which decides nothing.
+    cheap = [f"{name}/a-seed{seed}" for name in ("first", "second") for seed in (0, 1)]
+    assert made == [*cheap, "first/a-seed2", "second/a-seed2", *(f"dear/a-seed{seed}" for seed in range(3))]
+    path = queue.results / "second.jsonl"
+    kept = [
+        line | {"judged": line["judged"] | {"right": pack(np.ones(20, bool))}} for line in queue.lines("second")[:2]
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    queue.claims.write_text(json.dumps({"LIT": claims[:1]}))
+    (third,) = [one for one in queue.experiments("second") if one.seed == 2]
+    assert queue.state(third, queue.settled()) == "settled" and queue.take_next("second") is None
 
 
 def test_folds_divide_all_images_evenly_by_class() -> None:
