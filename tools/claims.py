@@ -339,7 +339,7 @@ small data, from scratch: what holds here need not hold on ImageNet, and the oth
 {confirmed} are confirmed, {not_confirmed} not confirmed, {undecided} undecided, {open} open.
 
 Differences are in points of accuracy where no unit is named, and paired over test images and seeds; their intervals
-(95 %) hold the choice of both. Other numbers are of [claim-values.json](../../benchmarks/results/claim-values.json),
+(95 %) hold the choice of both. Other numbers are of `benchmarks/results/claim-values.json`,
 which says how they came about. *Confirmed*: the whole interval lies on the claim's side (for "no worse": above the
 margin of one or two points, the tick in the figure). *Not confirmed*: it lies on the other side. *Undecided*: it holds
 both, and is at most two points wide each way, or all seeds that are listed were run, in the hours of one core that are

@@ -65,7 +65,7 @@ def scored(accuracy: float) -> ClassificationMeter:
 @pytest.fixture
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the page with its picture, which takes longer to draw than the training."""
-    for module in ("loop", "frozen"):
+    for module in ("loop", "summary"):
         monkeypatch.setattr(f"nearsight.training.{module}.write_summary", lambda folder: None)
 
 

@@ -318,7 +318,7 @@ def test_views_are_as_large_as_the_teacher_wants_where_the_images_are(tmp_path: 
                 return prepared
 
             patch.setattr(LabelLoss, "prepare", note)
-            patch.setattr(loop, "write_summary", lambda folder: None)
+            patch.setattr("nearsight.training.summary.write_summary", lambda folder: None)
             settings = {"img_size": 16, "patch_size": 4, "epochs": 2, "batch": 4, "views": views, "quiet": True}
             settings["precision"] = "float32"  # a trial of others would show images of its own
             outcome = distill(
