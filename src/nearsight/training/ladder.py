@@ -41,8 +41,8 @@ RESERVE = 0.93  # fraction of a budget that is planned; steps vary
 LONG = 3600  # seconds from which on a way to do it in less is named
 # What docs/results/pretrained.md has, so that people know what a stage may bring.
 GAINS = (
-    "From 2,000 images of the CIFAR-10 subset, DeiT-Tiny got 65.2 % frozen and 79.0 % fine-tuned, a small model from "
-    "scratch 52.8 %."
+    "From 2,000 images of the CIFAR-10 subset, DeiT-Tiny got 65.2 % frozen and 79.2 % fine-tuned, near_nano from "
+    "scratch 65.9 %; from 3,068 photos of clothing 86.0 % and 89.2 %."
 )
 
 
