@@ -28,7 +28,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from nearsight import timing  # noqa: E402
+from nearsight import network, timing  # noqa: E402
 from nearsight.cli import shell as cli  # noqa: E402
 
 # Tests work on tensors so small that threads only wait for each other, all the more in parallel workers;
@@ -88,6 +88,14 @@ def real_weights(monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.skip("NEARSIGHT_WEIGHTS names no folder with pretrained weights")
     monkeypatch.setenv("NEARSIGHT_WEIGHTS", REAL_WEIGHTS)
     return Path(REAL_WEIGHTS)
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this test ask other machines, or what stands for them."""
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    for module in filter(None, map(sys.modules.get, network.READERS)):
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
 
 
 @pytest.fixture(scope="module")

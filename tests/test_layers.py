@@ -10,7 +10,7 @@ ROOT = Path(nearsight.__file__).parent
 
 # Each line may import what stands above it, and its own; names on one line are strangers to each other.
 LAYERS = (
-    ("arguments",),
+    ("arguments", "network"),
     ("atomic", "catalogue", "interval", "lattice", "plots", "shipped"),
     ("timing",),
     ("ops",),

@@ -77,6 +77,22 @@ def test_two_commands_talk_to_nobody(words: list[str], tmp_path: Path) -> None:
     assert connections(tmp_path, "-m", "nearsight", *words) == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "cifar10"],
+        ["train", "https://192.0.2.1/part-{000..001}.tar"],
+        ["train", "digits", "--model", "test_vit", "--weights", "pretrained"],
+        ["data", "check", "hf:owner/name"],
+        ["predict", "hf:anna/flowers", "images"],
+        ["weights", "get", "test_vit"],
+    ],
+    ids=lambda words: " ".join(words[:3]),
+)
+def test_what_is_named_is_not_asked_for_offline(words: list[str], tmp_path: Path) -> None:
+    assert connections(tmp_path, "-m", "nearsight", *words, "--offline", code=1) == []
+
+
 @pytest.mark.parametrize("package", ["onnxruntime", "openvino"])
 def test_a_runtime_reports_to_nobody(package: str, tmp_path: Path) -> None:
     pytest.importorskip(package)

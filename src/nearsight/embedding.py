@@ -15,7 +15,7 @@ from PIL import Image
 
 from .arguments import checked
 from .atomic import check_output, expand_home, write_whole
-from .checkpoints.pretrained import cache_folder, find_pretrained, is_offline, why_missing
+from .checkpoints.pretrained import cache_folder, find_pretrained, why_missing
 from .config.recipe import ModelChoice
 from .data.formats import csv_bytes
 from .data.image import Files
@@ -24,6 +24,7 @@ from .data.open import open_any
 from .data.samples import Data, Split
 from .data.unlabelled import open_images
 from .features import extract_features, pool_features
+from .network import is_offline
 from .runs.images import GivenImages, gather
 from .runs.predictor import Predictor, is_path, load_module, pick_device
 from .tasks import get_task

@@ -215,7 +215,9 @@ def upload(folder: Path, repository: str, public: bool, message: str) -> str:
     except LocalTokenNotFoundError:
         raise ValueError("The hub does not know who you are; `hf auth login` first, or set HF_TOKEN.") from None
     except OfflineModeIsEnabled:
-        raise ValueError("HF_HUB_OFFLINE forbids to upload; unset it, or write a folder with --folder.") from None
+        raise ValueError(
+            "--offline or HF_HUB_OFFLINE forbids to upload; leave it out, or write a folder with --folder alone."
+        ) from None
     except (HfHubHTTPError, OSError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):

@@ -56,12 +56,10 @@ def vit() -> nn.Module:
 
 
 @pytest.fixture
-def hub(vit: nn.Module, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(vit: nn.Module, online: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """The weights of timm's smallest model behind `HF_ENDPOINT`."""
     server = Hub(save(vit.state_dict()))
     monkeypatch.setenv("HF_ENDPOINT", server.url)
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     yield server
     server.close()
 

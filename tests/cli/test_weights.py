@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import numpy as np
 import pytest
 import timm
@@ -63,14 +62,14 @@ def test_the_table_fits_into_80_columns(
 
 
 def test_weights_are_fetched_ahead(
-    folder: Path, tmp_path: Path, type_in: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, type_in: Callable[..., Any], online: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = Hub((folder / f"{NAME}.safetensors").read_bytes())
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    code, _, err = type_in("weights", "get", "test_vit", "--folder", str(tmp_path / "new"))
-    assert code == 1 and "HF_HUB_OFFLINE forbids to download" in err
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with monkeypatch.context() as patched:
+        patched.setenv("HF_HUB_OFFLINE", "1")
+        code, _, err = type_in("weights", "get", "test_vit", "--folder", str(tmp_path / "new"))
+    assert code == 1 and "--offline or HF_HUB_OFFLINE forbids to fetch test_vit.r160_in1k" in err and hub.asked == []
     code, out, _ = type_in("weights", "get", "test_vit", "--folder", str(tmp_path / "new"))
     assert code == 0 and f"Fetched {tmp_path / 'new' / NAME}.safetensors (1.5 MB, licence apache-2.0" in out
     assert "There already" in type_in("weights", "get", "test_vit", "--folder", str(tmp_path / "new"))[1]
@@ -156,13 +155,16 @@ def test_a_recipe_for_training_from_scratch_is_not_given_weights() -> None:
 
 
 def test_a_training_downloads_if_it_is_told_to(
-    folder: Path, words: list[str], tmp_path: Path, type_in: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    words: list[str],
+    tmp_path: Path,
+    type_in: Callable[..., Any],
+    online: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hub = Hub((folder / f"{NAME}.safetensors").read_bytes())
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setenv("NEARSIGHT_WEIGHTS", str(tmp_path / "new"))
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     code, _, err = type_in(*words, "--model", "test_vit", "--download", "--offline")
     assert code == 1 and "--offline and --download contradict each other" in err and hub.asked == []
     code, _, err = type_in(*words, "--model", "test_vit", "--download")

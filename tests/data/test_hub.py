@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from nearsight.data import BadImage, open_data
+from nearsight.network import staying_offline
 
 FEATURES = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
 
@@ -116,7 +117,7 @@ def test_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused("hf:owner/name") == ('Opening owner/name needs Hugging Face datasets: pip install "nearsight[hub]".')
 
 
-def test_an_id_is_looked_for_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_is_looked_for_on_the_hub(tmp_path: Path, online: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def load(name: str, config: str | None) -> datasets.DatasetDict:
@@ -130,13 +131,12 @@ def test_an_id_is_looked_for_on_the_hub(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", exists)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     assert [open_data(source).classes for source in ("owner/name", "hf:name?config=small")] == [("cat", "dog")] * 2
     assert asked == [("owner/name", None), ("name", "small")]
     assert refused("no/thing") == (
         "no/thing is neither a path here nor a data set that can be had from the Hugging Face hub: "
-        "Name or service not known; one that was downloaded before is opened if HF_HUB_OFFLINE=1 is set."
+        "Name or service not known; one that was downloaded before is opened with --offline."
     )
     assert refused("an/empty") == "an/empty has no images."
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert open_data("no/thing").classes == ("cat", "dog")
+    with staying_offline():
+        assert open_data("no/thing").classes == ("cat", "dog")

@@ -16,10 +16,11 @@ from torchvision.datasets import FashionMNIST, Flowers102
 from nearsight.data import open_data
 from nearsight.data.open import NAMES
 from nearsight.data.sources import torchvision as named
+from nearsight.network import staying_offline
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, online: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache on a machine without a network."""
 
     def offline(*_: object, **__: object) -> None:
@@ -156,6 +157,13 @@ def test_without_a_network_it_says_what_to_put_where(cache: Path, name: str, fol
     sentence = str(caught.value)
     assert sentence.startswith(f"{name} is not in {cache}{folder} and can't be downloaded (no network); get ")
     assert sentence.endswith(" by other means and put it there.") and all(file in sentence for file in files)
+
+
+@pytest.mark.parametrize("name", named.NAMED)
+def test_nobody_is_asked_where_that_is_forbidden(cache: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("asked another machine"))
+    with staying_offline(), pytest.raises(ValueError, match=r"be downloaded \(--offline or HF_HUB_OFFLINE forb"):
+        open_data(name)
 
 
 def test_every_name_that_is_offered_opens_something() -> None:

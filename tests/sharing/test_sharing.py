@@ -198,6 +198,8 @@ def test_what_the_hub_refuses_gets_a_sentence(run: Path, hub: ModelHub, tmp_path
     assert done.returncode == 1 and "The hub has no model anna/nothing" in done.stderr
     done = with_hub(hub, tmp_path, *words, HF_HUB_OFFLINE="1")
     assert done.returncode == 1 and "HF_HUB_OFFLINE forbids to upload" in done.stderr
+    done = with_hub(hub, tmp_path, *words, "--offline")
+    assert done.returncode == 1 and "--offline or HF_HUB_OFFLINE forbids to upload" in done.stderr
     done = with_hub(hub, tmp_path, *words[:-2])
     assert done.returncode == 1 and "need a licence" in done.stderr
     assert hub.files == {}
@@ -222,7 +224,7 @@ def test_commands_are_shown_without_folders() -> None:
 
 
 def test_transformers_opens_a_shared_folder_to_the_last_bit(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed; it is no dependency")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     folder = trained(tmp_path / "run", ModelChoice(name="localvit_nano"))
     nearsight.push(folder, folder=tmp_path / "shared", licence="apache-2.0")
     theirs = transformers.TimmWrapperForImageClassification.from_pretrained(tmp_path / "shared").eval()

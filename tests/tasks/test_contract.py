@@ -511,7 +511,7 @@ COMMANDS |= {"calibrate": "calibrate"}
 COMMANDS |= {"data check": "check_data", "weights": "list_pretrained", "weights get": "get_pretrained"}
 COMMANDS |= {"data make shapes": "make_shapes", "reproduce": "reproduce"}
 # What belongs to a terminal: where printed results go, and how they look.
-PRINTED = {"as_json", "json", "csv", "jsonl", "plot", "force", "quiet"}
+PRINTED = {"as_json", "json", "csv", "jsonl", "plot", "force", "quiet", "offline"}
 SPOKEN = {"changes": "set", "classes": "class", "as_json": "json"}  # options that Python has other names for
 
 

@@ -26,6 +26,7 @@ from timm.models import get_arch_pretrained_cfgs
 from ..arguments import checked
 from ..atomic import expand_home, write_whole
 from ..models import MODELS
+from ..network import is_offline, refuse_offline
 from ..shipped import shipped_models
 from .timm import check_model_name
 
@@ -341,12 +342,6 @@ def permits_commercial_use(licence: str) -> bool:
     return COMMERCIAL.fullmatch(licence.strip().lower()) is not None
 
 
-def is_offline() -> bool:
-    """Whether the environment forbids downloads, by the variable of the Hugging Face hub."""
-    flag = os.environ.get("HF_HUB_OFFLINE", "").strip().upper()
-    return bool(huggingface_hub.constants.HF_HUB_OFFLINE) or flag in ("1", "ON", "YES", "TRUE")
-
-
 def available_name(model: str | None, any_licence: bool = True) -> str | None:
     """The name under which weights of a model can be downloaded; None where there are none, or none to be taken."""
     if model is None:
@@ -521,8 +516,7 @@ def get_pretrained(
 
     if (found := there()) is not None:
         return found
-    if is_offline():
-        raise ValueError(f"HF_HUB_OFFLINE forbids to download {full}; unset it, or get the file on another machine.")
+    refuse_offline(full, "leave it out, or get the file on another machine")
     remote = look_up(full)
     file = target / f"{full}{remote.ending}"
     target.mkdir(parents=True, exist_ok=True)

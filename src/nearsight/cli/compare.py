@@ -58,7 +58,7 @@ def compare(
         bool, typer.Option("--scratch-only", help="Leave out pretrained weights, which are compared where at hand.")
     ] = False,
     download: Annotated[bool, typer.Option("--download", help="Fetch pretrained weights if need be.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not download.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask nothing of other machines.")] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", show_default="runs/compare-DATA")] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time on the CPU, which share its cores.", show_default="cores")

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from .options import Groups, Task, refuse_same, watch
+from .options import Groups, Shell, Task, refuse_same, watch
 
-data_app = typer.Typer(help="Look at data before training with them.", no_args_is_help=True, rich_markup_mode=None)
-make_app = typer.Typer(help="Make data to try things out with.", no_args_is_help=True, rich_markup_mode=None)
+data_app = Shell(help="Look at data before training with them.", no_args_is_help=True, rich_markup_mode=None)
+make_app = Shell(help="Make data to try things out with.", no_args_is_help=True, rich_markup_mode=None)
 data_app.add_typer(make_app, name="make")
 
 

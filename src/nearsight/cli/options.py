@@ -1,14 +1,17 @@
 """What several commands have in common: options, how they are read, and a bar that follows batches."""
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..atomic import is_stream, refuse_unwritable
+from ..network import go_offline
 
 if TYPE_CHECKING:
     from ..data.loader import Batch
@@ -36,7 +39,35 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps.", show_defau
 Host = Annotated[str, typer.Option(help="Address to listen at; another than this machine's own needs a password.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Do not use a GPU.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Ask nothing of other machines, whatever is named.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+class Shell(typer.Typer):
+    """A command line whose commands all take `--offline`: those whose verb has it, and those whose verb has not."""
+
+    def command(self, *args: Any, **kwargs: Any) -> Any:
+        """Register a function as a command."""
+        register = super().command(*args, **kwargs)
+        return lambda function: register(with_offline(function))
+
+
+def with_offline(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of a command, with the option before it."""
+    signature = inspect.signature(function)
+    if "offline" in signature.parameters:
+        return function
+
+    @wraps(function)
+    def command(*args: Any, offline: bool = False, **kwargs: Any) -> Any:
+        if offline:
+            go_offline()
+        return function(*args, **kwargs)
+
+    asked = inspect.Parameter("offline", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Offline)
+    command.__signature__ = signature.replace(parameters=[*signature.parameters.values(), asked])  # type: ignore[attr-defined]
+    command.__annotations__ = {**function.__annotations__, "offline": Offline}
+    return command
 
 
 def parse_size(text: str) -> tuple[int, int]:

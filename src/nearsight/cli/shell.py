@@ -24,6 +24,7 @@ from .explain import app as open_app
 from .explain import explain
 from .export import export
 from .models import doctor, models
+from .options import Shell
 from .probe import probe
 from .reproduce import reproduce
 from .search import search
@@ -31,7 +32,7 @@ from .serve import serve
 from .train import distill, train
 from .weights import convert, push, weights_app
 
-app = typer.Typer(
+app = Shell(
     name="nearsight",
     help="Vision transformers that look close first.",
     no_args_is_help=True,

@@ -73,7 +73,7 @@ def train(
         ),
     ] = "auto",
     download: Annotated[bool, typer.Option("--download", help="Download pretrained weights if need be.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Neither download nor ask whether to.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask nothing of other machines, nor whether to.")] = False,
     localize: Annotated[
         str | None, typer.Option(metavar="SLOT=PART,...", help="Local parts for it, such as ffn=localvit,qkv=life.")
     ] = None,

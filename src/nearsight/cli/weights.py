@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson, watch
+from .options import AsJson, Shell, watch
 
-weights_app = typer.Typer(
+weights_app = Shell(
     help="List pretrained weights to start from, or fetch some.", invoke_without_command=True, rich_markup_mode=None
 )
 

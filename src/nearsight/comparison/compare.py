@@ -21,6 +21,7 @@ from ..checkpoints.pretrained import find_pretrained
 from ..config.candidates import Candidate, parse_candidates, with_baseline
 from ..console import tracked
 from ..data import Split
+from ..network import obeys_offline
 from ..runs.predictor import load_trained, pick_device
 from ..runs.run import Run, processor, refuse_inside, refuse_odd_name
 from ..tasks import get_task
@@ -62,6 +63,7 @@ PRETRAINED = {FROZEN: "frozen", TUNED: "fine-tune"}
 
 
 @checked
+@obeys_offline
 def compare(
     data: str | Path,
     models: str | Sequence[str],
@@ -105,7 +107,7 @@ def compare(
         scratch_only: Leave out what is compared by itself where pretrained weights are at hand and no recipe is named:
             the features of a frozen host, and the host fine-tuned.
         download: Fetch pretrained weights that are not at hand.
-        offline: Do not download.
+        offline: Ask nothing of other machines: no weights, and no data that are not here.
         out: Folder of the comparison; without, `runs/compare-DATA`.
         jobs: Runs at a time on the CPU, which share its cores.
         ray: Address of a Ray cluster to run on.

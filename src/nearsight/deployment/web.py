@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..atomic import expand_home, write_whole
 from ..checkpoints.pretrained import weight_folders
+from ..network import refuse_offline
 from ..plots.overlays import class_colours
 from ..runs.bundle import PAGE
 
@@ -81,6 +82,7 @@ def find_runtime(folder: str | os.PathLike[str] | None = None, download: bool = 
                 f"The page needs {PACKAGE}, which is not at hand; --download takes it from npm ({MEGABYTES} MB, "
                 "MIT licence), --runtime FOLDER from an unpacked package."
             )
+        refuse_offline(PACKAGE, "give an unpacked package with --runtime FOLDER")
         fetch_runtime(cached)
     return cached
 

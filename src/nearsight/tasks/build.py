@@ -13,7 +13,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import nn
 
 from ..checkpoints.format import load_model, load_released, name_in, read_description
-from ..checkpoints.pretrained import find_pretrained, has_description, is_offline, split_name, why_missing
+from ..checkpoints.pretrained import find_pretrained, has_description, split_name, why_missing
 from ..checkpoints.timm import check_model_name, fit_stem, load_into
 from ..config.recipe import DataUse, ModelChoice
 from ..data.transforms import Preprocessing
@@ -21,6 +21,7 @@ from ..factory import create_model
 from ..models import MODELS
 from ..models.backbone import Backbone, pair
 from ..models.spec import spec_from_json
+from ..network import is_offline
 from ..retrofit import LocalizeOptions, apply_choice
 from ..shipped import shipped_models
 from .base import Built

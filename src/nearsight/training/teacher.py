@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 from ..atomic import expand_home, write_whole
 from ..checkpoints.format import name_in, read_description
-from ..checkpoints.pretrained import find_pretrained, is_offline, why_missing
+from ..checkpoints.pretrained import find_pretrained, why_missing
 from ..checkpoints.timm import load_into
 from ..config.recipe import Distillation, Recipe
 from ..data import Split
 from ..data.loader import Draw
 from ..data.transforms import Preprocessing
+from ..network import is_offline
 from ..runs.bundle import is_bundle
 from ..runs.predictor import is_path, load, load_trained, model_file
 from ..tasks.base import Opinion, PooledFeatures

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from ..arguments import checked
-from ..checkpoints.pretrained import at_hand, available_name, find_pretrained, is_offline, missing_sentence, why_missing
+from ..checkpoints.pretrained import at_hand, available_name, find_pretrained, missing_sentence, why_missing
 from ..config.files import load_recipe, parse_changes
 from ..config.recipe import Recipe
 from ..data.open import find_task
+from ..network import is_offline, obeys_offline
 from ..retrofit import LocalizeOptions
 from ..runs.predictor import FOLDS
 from ..runs.run import Outcome, Run, processes
@@ -26,6 +27,7 @@ from .loop import resume_training
 
 
 @checked
+@obeys_offline
 def train(
     data: str | Path | None = None,
     *,
@@ -85,7 +87,7 @@ def train(
             `none` for a start from scratch, `pretrained` for those of the model under any licence, downloaded if need
             be, or a file of weights or the folder of a former run.
         download: Let `auto` download what is not at hand.
-        offline: Neither download nor ask whether to.
+        offline: Ask nothing of other machines, nor whether to: no weights, and no data that are not here.
         localize: Local parts for the model, such as `ffn=localvit,qkv=life`.
         class_weights: `balanced`, `sqrt` (weaker), `none`, or one number for each class.
         limit: Train on so many images only.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ...network import is_offline
 from ..file_system import SPLITS
 from ..image import decode, read_file
 from ..labels import number_labels, shorten
@@ -77,7 +78,7 @@ def load_parts(source: str, config: str | None) -> "dict[str, datasets.Dataset]"
                 import huggingface_hub
 
                 # Fails at once where `load_dataset` would try for half a minute: no network, or no such id.
-                if not huggingface_hub.constants.HF_HUB_OFFLINE:
+                if not is_offline():
                     huggingface_hub.HfApi().dataset_info(source, timeout=20)
             whole = datasets.load_dataset(source, config)
     except Exception as error:  # missing, private, offline, of another form: each has its own class in three packages
@@ -86,7 +87,7 @@ def load_parts(source: str, config: str | None) -> "dict[str, datasets.Dataset]"
             raise ValueError(f"{source} can't be opened: {reason}.") from None
         raise ValueError(
             f"{source} is neither a path here nor a data set that can be had from the Hugging Face hub: {reason}; "
-            "one that was downloaded before is opened if HF_HUB_OFFLINE=1 is set."
+            "one that was downloaded before is opened with --offline."
         ) from None
     if isinstance(whole, datasets.Dataset):
         return {"train": whole}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ...console import tracked
+from ...network import refuse_offline
 from ..file_system import SPLITS, walk
 from ..image import decode, is_image_name
 from ..labels import natural_key, number_labels
@@ -128,6 +129,8 @@ def open_path(path: str) -> IO[bytes]:
 @contextmanager
 def reaching(path: str) -> Iterator[None]:
     """Turn what goes wrong with a URL, for which every protocol has classes of its own, into one sentence."""
+    if "://" in path:
+        refuse_offline(path, "copy the shards to this machine", path)
     try:
         yield
     except Exception as error:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...atomic import expand_home
+from ...network import VARIABLE, is_offline
 from ..image import Files
 from ..samples import Data
 from .npz import Arrays
@@ -64,25 +65,34 @@ def fetch(name: str, folder: Path, files: Sequence[str], download: Callable[[], 
         return download()
     except (OSError, RuntimeError) as error:  # no network, a wrong sum, a full disk
         reason = str(getattr(error, "reason", error)).strip().rstrip(".")
+        reason = f"--offline or {VARIABLE} forbids it" if is_offline() else reason
         raise ValueError(
             f"{name} is not in {folder} and can't be downloaded ({reason}); "
             f"get {' and '.join(files)} by other means and put it there."
         ) from None
 
 
+def download(url: str, folder: Path, md5: str) -> Path:
+    """A file with this sum, fetched unless it is there."""
+    from torchvision.datasets.utils import check_integrity, download_url
+
+    file = folder / url.rpartition("/")[2]
+    if not check_integrity(str(file), md5):
+        if is_offline():
+            raise RuntimeError
+        download_url(url, str(folder), md5=md5)
+    return file
+
+
 def open_cifar(name: str, root: Path) -> Data:
     """CIFAR-10 or CIFAR-100 with its fine classes: training and test images of 32×32 pixels."""
-    from torchvision.datasets.utils import download_and_extract_archive
+    from torchvision.datasets.utils import extract_archive
 
     archive, md5, inside, train, test, label_bytes, titles = CIFAR[name]
     folder = root / inside
     if not all((folder / file).is_file() for file in (*train, *test, titles)):
-        fetch(
-            name,
-            root,
-            [f"{CIFAR_URL}{archive}"],
-            lambda: download_and_extract_archive(f"{CIFAR_URL}{archive}", str(root), md5=md5),
-        )
+        url = f"{CIFAR_URL}{archive}"
+        fetch(name, root, [url], lambda: extract_archive(str(download(url, root, md5)), str(root)))
     classes = tuple(line.strip() for line in (folder / titles).read_text().splitlines() if line.strip())
     splits = {
         "train": read_cifar("train", folder, train, label_bytes, len(classes)),
@@ -111,13 +121,12 @@ def read_cifar(title: str, folder: Path, files: Sequence[str], label_bytes: int,
 def open_fashion(name: str, root: Path) -> Data:
     """Zalando's 70,000 pieces of clothing in grey, 28×28 pixels."""
     from torchvision.datasets import FashionMNIST
-    from torchvision.datasets.utils import download_url
 
     folder = root / "fashion-mnist"
     url = FashionMNIST.mirrors[0]
     files = [f"{url}{file}" for file, _ in FashionMNIST.resources]
     for file, md5 in FashionMNIST.resources:
-        fetch(name, folder, files, lambda f=file, m=md5: download_url(f"{url}{f}", str(folder), md5=m))  # type: ignore[misc]
+        fetch(name, folder, files, lambda f=file, m=md5: download(f"{url}{f}", folder, m))  # type: ignore[misc]
     splits = {
         split: Arrays(
             split,
@@ -146,7 +155,7 @@ def open_flowers(name: str, root: Path) -> Data:
     files = [Flowers102._download_url_prefix + file for file, _ in Flowers102._file_dict.values()]
     splits = {}
     for split in ("train", "val", "test"):
-        found = fetch(name, folder, files, lambda s=split: Flowers102(str(root), split=s, download=True))  # type: ignore[misc]
+        found = fetch(name, folder, files, lambda s=split: Flowers102(str(root), split=s, download=not is_offline()))  # type: ignore[misc]
         splits[split] = as_files(folder, found._image_files, found._labels)
     return Data(name, "torchvision", tuple(Flowers102.classes), **splits)
 
@@ -159,7 +168,7 @@ def open_pets(name: str, root: Path) -> Data:
     files = [url for url, _ in OxfordIIITPet._RESOURCES]
     splits = {}
     for split, part in (("train", "trainval"), ("test", "test")):
-        found = fetch(name, folder, files, lambda p=part: OxfordIIITPet(str(root), split=p, download=True))  # type: ignore[misc]
+        found = fetch(name, folder, files, lambda p=part: OxfordIIITPet(str(root), split=p, download=not is_offline()))  # type: ignore[misc]
         splits[split] = as_files(folder, found._images, found._labels)
     return Data(name, "torchvision", tuple(found.classes), **splits)
 
