@@ -10,8 +10,9 @@ ROOT = Path(nearsight.__file__).parent
 
 # Each line may import what stands above it, and its own; names on one line are strangers to each other.
 LAYERS = (
-    ("arguments", "network"),
-    ("atomic", "catalogue", "interval", "lattice", "plots", "shipped"),
+    ("arguments", "atomic", "network"),
+    ("result",),
+    ("catalogue", "interval", "lattice", "plots", "shipped"),
     ("timing",),
     ("ops",),
     ("parts",),

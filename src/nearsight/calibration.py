@@ -14,6 +14,7 @@ from .arguments import checked
 from .atomic import check_output, write_whole
 from .data.loader import Batch, default_workers
 from .evaluation import choose_split
+from .result import Result
 from .runs.bundle import is_bundle
 from .runs.predictor import Predictor, calibration_file, fingerprint, load_trained, pick_device
 from .runs.run import open_own
@@ -24,7 +25,7 @@ FEW = 100  # images below which a temperature is a guess
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class Calibrated(Result):
     """What a calibration found out.
 
     Attributes:
@@ -45,10 +46,6 @@ class Calibrated:
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self) | {"file": str(self.file)}
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the values as JSON."""
-        write_whole(path, json.dumps(self.to_dict(), indent=1).encode())
 
     def lines(self) -> list[str]:
         """The result for people."""

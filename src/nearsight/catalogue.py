@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import checked
+from .result import Result, Results
 
 RECORD = Path(__file__).with_name("catalogue.json")
 
 
 @dataclass(frozen=True)
-class ModelInfo:
+class ModelInfo(Result):
     """What a model is made of, its size and its cost.
 
     Attributes:
@@ -54,7 +55,7 @@ class ModelInfo:
 
 
 @checked
-def describe_models(pattern: str | None = None) -> list[ModelInfo]:
+def describe_models(pattern: str | None = None) -> Results[ModelInfo]:
     """What fills the slots of models, their size and their cost, grouped by family; torch is not loaded for it.
 
     Args:
@@ -69,12 +70,14 @@ def describe_models(pattern: str | None = None) -> list[ModelInfo]:
         ('lit_small', 27973720, '–/–, Global ×12/24')
     """
     recorded = json.loads(RECORD.read_text(encoding="utf-8"))
-    rows = [ModelInfo(**row | {"image": tuple(row["image"]), "strides": tuple(row["strides"])}) for row in recorded]
+    rows = Results(
+        ModelInfo(**row | {"image": tuple(row["image"]), "strides": tuple(row["strides"])}) for row in recorded
+    )
     if pattern is None:
         return rows
     wanted = pattern.lower()
     glob = wanted if any(sign in wanted for sign in "*?[") else f"*{wanted}*"
-    found = [row for row in rows if fnmatchcase(row.name, glob) or row.family == wanted]
+    found = Results(row for row in rows if fnmatchcase(row.name, glob) or row.family == wanted)
     if not found:
         names = [row.name for row in rows] + sorted({row.family for row in rows})
         near = get_close_matches(wanted.strip("*"), names, 1, cutoff=0.4)

@@ -1,14 +1,12 @@
 """What is installed, what the machine has, and whether every fast path computes what its reference does here."""
 
 import importlib.metadata
-import json
 import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +15,6 @@ from torch.nn import functional as F
 
 from . import __version__
 from .arguments import checked
-from .atomic import write_whole
 from .console import first_line
 from .factory import create_model
 from .lattice import Grid
@@ -40,6 +37,7 @@ from .ops.sliding import (
     unfold_gather_offsets,
     unfold_offset_products,
 )
+from .result import Result
 from .runs.predictor import pick_device
 from .runs.run import processor
 
@@ -73,7 +71,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Result):
     """What `doctor` found.
 
     Attributes:
@@ -112,11 +110,6 @@ class Diagnosis:
     def to_dict(self) -> dict[str, Any]:
         """Values that JSON has."""
         return asdict(self) | {"line": self.line}
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the values as JSON."""
-        write_whole(Path(path), (json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n").encode())
-        return Path(path)
 
     def __repr__(self) -> str:
         return f"Diagnosis({len(self.checks)} checks on {self.device}, {len(self.problems)} problems)"

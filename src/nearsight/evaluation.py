@@ -1,6 +1,5 @@
 """How good a trained model is: its predictions for a split, judged, and a report of that. Bundles need no torch."""
 
-import base64
 import html
 import io
 import json
@@ -20,6 +19,7 @@ from .arguments import checked
 from .atomic import check_output, is_own_png, write_whole
 from .console import percent, titled
 from .data.samples import BadImage, Data, Split, Subset, available_cores
+from .plots.style import image_html
 from .runs.bundle import ABOUT, Bundle, is_bundle
 from .runs.predictor import Predictor, load, load_trained, pick_device
 from .runs.run import open_own
@@ -88,8 +88,7 @@ class Evaluation(Judged):
         console.print(self.table())
         text = html.escape(console.export_text().rstrip(), quote=True)
         images = (
-            f'<img alt="{name.removesuffix(".png")}" style="max-width:100%" '
-            f'src="data:image/png;base64,{base64.b64encode(content).decode()}">'
+            image_html(content, name.removesuffix(".png"))
             for name, content in self._report_files().items()
             if name.endswith(".png")
         )

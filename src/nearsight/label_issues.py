@@ -4,7 +4,6 @@ A model judges the labels of images that it was not trained with: the folds of a
 regression on frozen features that leaves out one fold after the other.
 """
 
-import base64
 import hashlib
 import io
 import os
@@ -32,6 +31,7 @@ from .data.samples import Data, Split, Subset
 from .data.survey import ImageKey, Survey
 from .features import FOLDS as PARTS
 from .features import cross_predict, extract_features
+from .plots.style import image_url
 from .runs.predictor import FOLDS, Predictor, load_trained, pick_device
 from .runs.run import read_data_record
 from .tasks import get_task
@@ -376,7 +376,7 @@ def picture(task: Task, split: Split, index: int, classes: Sequence[str], box: S
     image.thumbnail((2 * SIDE, 2 * SIDE))
     file = io.BytesIO()
     image.save(file, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return image_url(file.getvalue(), "jpeg")
 
 
 def is_page(head: bytes) -> bool:

@@ -1,7 +1,5 @@
 """What a model sees in images, and where that goes: to the screen, into a table, into files. Bundles need no torch."""
 
-import csv
-import io
 import json
 import os
 import sys
@@ -12,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from .arguments import checked
-from .atomic import check_output, is_own_png, write_whole, writing
+from .atomic import check_output, is_own_png, write_whole
 from .data.image import decode
 from .runs.predictor import Predictions, Predictor, load
-from .tasks.predictions import Prediction
+from .tasks.predictions import CsvTable, JsonLines, Prediction, writing_rows
 
 if TYPE_CHECKING:
     import torch
@@ -85,11 +83,8 @@ class Output(Protocol):
 def open_output(*, csv: Path | None, jsonl: Path | None, as_json: bool) -> Iterator[Output]:
     """The output that was asked for; without any, text on the screen."""
     if csv is not None or jsonl is not None:
-        with writing(csv or jsonl or "") as file:
-            stream = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
-            yield CsvTable(stream) if csv is not None else JsonLines(stream)
-            stream.flush()
-            stream.detach()
+        with writing_rows(csv or jsonl or "", CsvTable if csv is not None else JsonLines) as rows:
+            yield rows
     elif as_json:
         output = JsonArray(sys.stdout)
         yield output
@@ -98,47 +93,11 @@ def open_output(*, csv: Path | None, jsonl: Path | None, as_json: bool) -> Itera
         yield Screen(sys.stdout)
 
 
-def is_table(head: bytes) -> bool:
-    """Whether a file begins like a table of predictions."""
-    return head.startswith((b"image,class_1,probability_1", b"image,class,score,x1,", b"image,class,fraction,pixels"))
-
-
-def is_json_lines(head: bytes) -> bool:
-    """Whether a file begins like predictions as JSON lines."""
-    return head.startswith(b'{"image": ')
-
-
 def is_drawn(head: bytes) -> bool:
     """Whether a file begins like a drawn image, a map of classes, or all objects in COCO's format."""
     return is_own_png(head) or head.startswith(
         b'{"info": {"description": "Objects that a model found, written by Nearsight"'
     )
-
-
-class CsvTable:
-    """Rows for each image: its path, then what the prediction has columns for."""
-
-    def __init__(self, stream: TextIO):
-        self.writer = csv.writer(stream, lineterminator="\n")
-        self.begun = False
-
-    def add(self, prediction: Prediction) -> None:
-        """Write the rows of an image, and the titles above the first."""
-        if not self.begun:
-            self.writer.writerow(prediction.columns())
-            self.begun = True
-        self.writer.writerows(prediction.rows())
-
-
-class JsonLines:
-    """An object on a line for each image."""
-
-    def __init__(self, stream: TextIO):
-        self.stream = stream
-
-    def add(self, prediction: Prediction) -> None:
-        """Write a line."""
-        self.stream.write(json.dumps(prediction.to_dict(), ensure_ascii=False) + "\n")
 
 
 class JsonArray:

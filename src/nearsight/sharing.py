@@ -26,6 +26,7 @@ from .interval import Interval, student, wilson
 from .models import MODELS
 from .models.counting import count
 from .models.registry import describe
+from .result import Result
 from .runs.bundle import Bundle
 from .runs.predictor import Predictor, load_trained
 from .runs.run import PREDICTIONS, Outcome, Run, read_predictions
@@ -37,7 +38,7 @@ OFTEN = ("apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-nc-
 
 
 @dataclass(frozen=True)
-class SharedModel:
+class SharedModel(Result):
     """A model that was written for others.
 
     Attributes:

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ from nearsight.comparison.plan import make_job
 from nearsight.comparison.report import verdict
 from nearsight.data.loader import EvalImages
 from nearsight.data.open import open_any
+from nearsight.runs.predictor import Predictions
 from nearsight.runs.run import Outcome
 from nearsight.tasks import TASKS
 from nearsight.tasks.predictions import Classification, Prediction
@@ -193,13 +195,15 @@ class TaskTester:
     exports: bool = True  # as ONNX
     legend: bool = False  # whether drawings may have one below the image
 
-    def test_data_are_understood_and_whole(self, source: str, type_in: Typed) -> None:
+    def test_data_are_understood_and_whole(self, source: str, tmp_path: Path, type_in: Typed) -> None:
         assert nearsight.open_data(source, self.task).task == self.task
         code, out, err = type_in("data", "check", source, "--task", self.task, "--json", "--workers", "0")
         assert code == 0, err
         report = json.loads(out)
         assert report["task"] == self.task
         assert set(report["images"]) == {"train", "val", "test"} and not report["unreadable"]
+        saved = nearsight.check_data(source, task=self.task, workers=0).save(tmp_path / "report.json")
+        assert report | json.loads(saved.read_text()) == report  # which has the patch sizes that fit, too
 
     def test_the_command_trains_what_the_verb_trains(
         self, source: str, folder: Path, tmp_path: Path, type_in: Typed
@@ -286,6 +290,30 @@ class TaskTester:
         assert alone.images == [str(photos[0])]
         name, value = max(wanted[0].scored(), key=lambda pair: pair[1])
         assert name in alone.text and f"{100 * value:.1f} %" in alone.text
+
+    def test_predictions_are_saved_as_the_command_writes_them(
+        self, folder: Path, photos: list[Path], tmp_path: Path, type_in: Typed
+    ) -> None:
+        bad = tmp_path / "bad.png"
+        bad.write_bytes(b"none")
+        for kind in ("csv", "jsonl"):
+            written = tmp_path / f"typed.{kind}"
+            code, _, err = type_in("predict", str(folder), *map(str, [*photos, bad]), f"--{kind}", str(written))
+            assert code == 0, err
+            with pytest.warns(UserWarning, match=r"^1 unreadable left out, such as .*bad\.png: "):
+                saved = nearsight.predict(folder, [*photos, bad]).save(tmp_path / f"saved.{kind}")
+            assert saved.read_bytes() == written.read_bytes() and saved.read_bytes()
+        with pytest.raises(ValueError, match="was not written by"):
+            nearsight.predict(folder, photos).save(folder / "metrics.jsonl")
+        with pytest.raises(ValueError, match=r"ends neither in \.csv nor in \.jsonl"):
+            nearsight.predict(folder, photos).save(tmp_path / "found.txt")
+        with pytest.raises(ValueError, match="No image can be read: 1 of 1"):
+            nearsight.predict(folder, bad).save(tmp_path / "none.csv")
+        assert not (tmp_path / "none.csv").exists()
+
+    def test_a_notebook_shows_how_a_run_learned(self, outcome: Outcome) -> None:
+        page = Page(outcome._repr_html_())
+        assert page.images == ["loss and score by epoch"] and repr(outcome) in page.text
 
     def test_a_notebook_shows_an_evaluation_with_its_figures(self, folder: Path) -> None:
         judged = nearsight.evaluate(folder, device="cpu")
@@ -534,6 +562,30 @@ def test_every_command_has_a_verb() -> None:
 def test_verbs_stay_functions(verb: str) -> None:
     assert inspect.isfunction(getattr(nearsight, verb))
     assert importlib.util.find_spec(f"nearsight.{verb}") is None
+
+
+# What other verbs than these return goes to JSON and into a file.
+NOT_SAVED = {"create_model", "load_official", "localize", "fold", "load", "load_recipe", "open_data"}  # to work with
+NOT_SAVED |= {"convert", "save", "list_models", "make_shapes", "launch_app", "serve"}  # paths, names, what is running
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - NOT_SAVED))
+def test_what_a_verb_returns_goes_to_json_and_into_a_file(verb: str) -> None:
+    function = getattr(nearsight, verb)
+    found = get_type_hints(function, vars(sys.modules[function.__module__]) | {"torch": torch})["return"]
+    kinds = get_args(found) if get_origin(found) in (Union, UnionType) else (get_origin(found) or found,)
+    for kind in kinds:
+        assert callable(kind.save) and (kind is Predictions or callable(kind.to_dict))
+        assert kind.__repr__ is not object.__repr__ or hasattr(kind, "_repr_html_")
+
+
+def test_rows_of_models_are_a_list_a_table_and_a_file(tmp_path: Path) -> None:
+    found = nearsight.describe_models("lit_s*")
+    assert found == [nearsight.describe_models("lit_small")[0]] and isinstance(found, list)
+    saved = json.loads(found.save(tmp_path / "models.json").read_text())
+    assert saved == found.to_dict() and saved["rows"][0]["parameters"] == 27973720
+    page = Page(found._repr_html_())
+    assert all(words in page.text for words in ("lit_small", "parameters", "27973720", "Global ×12/24"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

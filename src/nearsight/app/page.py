@@ -7,7 +7,8 @@ from typing import Any
 import gradio as gr
 from PIL import ImageOps
 
-from .panels import FIRST, METHODS, file_uri, notice
+from ..plots.style import image_url
+from .panels import FIRST, METHODS, notice
 from .samples import SAMPLES, sample
 from .session import AppSession, Corrections, PageState
 from .similar import SimilarImages
@@ -214,7 +215,7 @@ class Handlers:
     def save(self, kept: dict[str, Any]) -> list[Any]:
         """The figure is wanted."""
         try:
-            return [gr.skip(), file_uri(self.session.figure(restored(kept)))]
+            return [gr.skip(), image_url(self.session.figure(restored(kept)))]
         except ValueError as error:
             return [notice(str(error), bad=True), ""]
 

@@ -1,6 +1,5 @@
 """Small images of what a model does at one point: fast to draw, so that a click shows at once."""
 
-import base64
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from ..explanation.figures import MARK, SEQUENTIAL, SIGNED, VEIL, limits, number
 from ..explanation.maps import Maps
 from ..ops.attention_matrix import GatherMatrix, KernelMatrix
 from ..plots.overlays import BACKGROUND, class_colours, draw_detections, draw_segmentation
-from ..plots.style import abbreviate
+from ..plots.style import abbreviate, image_url
 from .cache import SHOWN, ClassScore, ModelView
 
 Pixels = NDArray[np.uint8]
@@ -385,7 +384,6 @@ def panel_block(panel: MethodPanel, model: str) -> str:
     alt = escape(f"{panel.title} of {model}: {panel.about}")
     stream, pixels = io.BytesIO(), panel.image.width * panel.image.height
     panel.image.save(stream, "WEBP", quality=88, method=1, lossless=pixels <= LOSSLESS)
-    encoded = base64.b64encode(stream.getvalue()).decode()
     scale = ""
     if panel.colours:
         table = colour_table(panel.colours)
@@ -399,7 +397,7 @@ def panel_block(panel: MethodPanel, model: str) -> str:
         scale = f'<div class="ns-legend">{"".join(chips)}</div>'
     return (
         f'<figure class="ns-panel"><figcaption><b>{escape(panel.title)}</b><span>{escape(panel.about)}</span>'
-        f'</figcaption><img src="data:image/webp;base64,{encoded}" alt="{alt}">{scale}</figure>'
+        f'</figcaption><img src="{image_url(stream.getvalue(), "webp")}" alt="{alt}">{scale}</figure>'
     )
 
 
@@ -415,8 +413,3 @@ def notice(sentence: str, bad: bool = False) -> str:
         return ""
     kind = "ns-problem" if bad else "ns-hint"
     return f'<p class="{kind}" role="{"alert" if bad else "status"}">{escape(sentence)}</p>'
-
-
-def file_uri(content: bytes) -> str:
-    """The bytes of a PNG file as a link."""
-    return f"data:image/png;base64,{base64.b64encode(content).decode()}"

@@ -1,6 +1,5 @@
 """Images of a data set that are most like the one on the page."""
 
-import base64
 import io
 import os
 import sys
@@ -9,7 +8,7 @@ from html import escape
 from PIL import Image
 
 from ..embedding import Embedding, embed, open_any_images
-from ..plots.style import abbreviate
+from ..plots.style import abbreviate, image_url
 from ..runs.predictor import load
 from ..tasks import get_task
 from .cache import Recent
@@ -59,13 +58,13 @@ class SimilarImages:
             shown.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
             stream = io.BytesIO()
             shown.save(stream, "WEBP", quality=85)
-            encoded = base64.b64encode(stream.getvalue()).decode()
+            url = image_url(stream.getvalue(), "webp")
             file = os.path.basename(one.image)
             title = escape(abbreviate(one.label or file, 24))
             about = f"{one.similarity:.2f} {escape(abbreviate(file, 40))}"
             figures.append(
                 f'<figure class="ns-panel"><figcaption><b>{title}</b><span>{about}</span></figcaption>'
-                f'<img style="aspect-ratio:1;object-fit:cover" src="data:image/webp;base64,{encoded}" alt="{title}">'
+                f'<img style="aspect-ratio:1;object-fit:cover" src="{url}" alt="{title}">'
                 "</figure>"
             )
         head = f'<header><h3>Similar images</h3><span class="ns-size">of {escape(self.source)}, by the features of '

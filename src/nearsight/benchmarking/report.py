@@ -1,6 +1,5 @@
 """Tables and figures of a benchmark."""
 
-import base64
 import html
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from ..comparison.report import overlap, short_number
 from ..interval import Interval
-from ..plots.style import COLOURS, FAINT, LINE, SMALL, SOFT, figure, tidy, to_png, write
+from ..plots.style import COLOURS, FAINT, LINE, SMALL, SOFT, figure, image_html, tidy, to_png, write
 from ..reproduction.papers import plan
 from ..reproduction.published import PublishedRow, published_rows
 from ..reproduction.recipes import BuildRecipe
@@ -491,4 +490,4 @@ def to_html(found: Bench) -> str:
         png = draw_scaling(found) if found.scaling else draw_accuracy(found)[0]
     except ValueError:  # no paper prints an accuracy of these models
         return f"<pre>{text}</pre>"
-    return f'<pre>{text}</pre><img src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+    return f"<pre>{text}</pre>{image_html(png, 'what was measured, as a figure')}"

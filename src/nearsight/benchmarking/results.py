@@ -1,6 +1,5 @@
 """What a run of the benchmark found out, and what follows from it."""
 
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -8,7 +7,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,8 @@ import torch
 from scipy.stats import t as student
 
 from .. import __version__
-from ..atomic import write_whole
 from ..interval import Interval
+from ..result import Result
 from ..runs.run import environment
 from ..timing import instructions, median_interval, ratio_interval
 from .models import RUNTIMES, BenchModel
@@ -68,7 +66,7 @@ class Missing:
 
 
 @dataclass(frozen=True, repr=False)
-class Bench:
+class Bench(Result):
     """What was measured.
 
     Attributes:
@@ -198,12 +196,6 @@ class Bench:
             "seconds_until_ready": self.making[key],
             "seconds": self.seconds[key],
         }
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write `to_dict` as JSON; the file is whole or not there."""
-        path = Path(path)
-        write_whole(path, (json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n").encode())
-        return path
 
     def __repr__(self) -> str:
         """The table, as the command line prints it."""

@@ -27,6 +27,7 @@ from ..arguments import checked
 from ..atomic import expand_home, write_whole
 from ..models import MODELS
 from ..network import is_offline, refuse_offline
+from ..result import Result, Results
 from ..shipped import shipped_models
 from .timm import check_model_name
 
@@ -110,7 +111,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Pretrained(Found):
+class Pretrained(Found, Result):
     """Weights of a model of timm in a file that was read.
 
     Attributes:
@@ -414,7 +415,7 @@ def why_missing(model: str | None = None) -> str:
 
 
 @dataclass(frozen=True)
-class Listed:
+class Listed(Result):
     """Weights that are at hand or can be had.
 
     Attributes:
@@ -451,7 +452,7 @@ class Listed:
         }
 
 
-def list_pretrained() -> list[Listed]:
+def list_pretrained() -> Results[Listed]:
     """Pretrained weights that are at hand, in the order in which they are taken, and hosts that could be had.
 
     Example:
@@ -459,7 +460,7 @@ def list_pretrained() -> list[Listed]:
         True
     """
     about = {host.name: host.about for host in HOSTS}
-    listed = []
+    listed = Results[Listed]()
     for found in at_hand():
         whole, size = full_name(found.model, found.tag or default_tag(found.model)), found.path.stat().st_size
         listed.append(Listed(found.name, found.licence, size, found.path, found.source, about.get(whole, "")))
@@ -467,9 +468,9 @@ def list_pretrained() -> list[Listed]:
     for name, file in shipped_models().items():
         origin = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))["origin"]
         listed.append(Listed(name, origin["licence"], file.stat().st_size, file, "shipped", origin["about"]))
-    return listed + [
-        Listed(host.name, host.licence, host.bytes, None, None, host.about) for host in HOSTS if host.name not in held
-    ]
+    there = (host for host in HOSTS if host.name not in held)
+    listed += (Listed(host.name, host.licence, host.bytes, None, None, host.about) for host in there)
+    return listed
 
 
 def sha256_of(path: Path) -> str:

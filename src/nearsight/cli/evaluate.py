@@ -154,8 +154,9 @@ def predict(
     """
     from ..atomic import check_output
     from ..data.file_system import find_images
-    from ..prediction import Folder, LabelFolder, is_json_lines, is_table, open_output
+    from ..prediction import Folder, LabelFolder, open_output
     from ..runs.predictor import load
+    from ..tasks.predictions import is_json_lines, is_table
 
     chosen = [name for name, given in (("--csv", csv), ("--jsonl", jsonl), ("--json", as_json)) if given]
     if len(chosen) > 1:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..result import Result
+
 EXAMPLES = 20  # that are remembered of each kind of issue
 UNLIKELY = 0.05  # probability below which a label is called suspicious
 TINY = 10  # training images below which a class is hardly learnt
@@ -196,7 +198,7 @@ class Spread:
 
 
 @dataclass
-class CheckReport:
+class CheckReport(Result):
     """All that a check found.
 
     Attributes:

@@ -18,6 +18,7 @@ from ..arguments import checked
 from ..atomic import writing_folder
 from ..console import first_line
 from ..interval import Interval
+from ..result import Result
 from ..runs.bundle import (
     ABOUT,
     FILES,
@@ -128,7 +129,7 @@ NEEDED = {"onnx": ONNX, "openvino": ("openvino", "onnx", "onnxscript"), "pt2": (
 
 
 @dataclass(frozen=True, repr=False)
-class Exported:
+class Exported(Result):
     """A bundle that was written.
 
     Attributes:

@@ -4,7 +4,6 @@ Deletion takes the pixels that a map ranks highest away from an image, insertion
 again (Petsiuk et al., 2018).
 """
 
-import base64
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +29,7 @@ from ..data.open import open_data
 from ..data.samples import BadImage, Split, Target
 from ..data.unlabelled import open_images
 from ..interval import Interval
-from ..plots.style import COLOURS, SMALL, SOFT, figure, tidy, to_png, write
+from ..plots.style import COLOURS, SMALL, SOFT, figure, image_html, tidy, to_png, write
 from ..runs.predictor import Predictor, load_module
 from .attention import attention
 from .capture import Capture, capture, evaluating
@@ -278,8 +277,7 @@ class Scores:
         return [Path(path) / name for name in written]
 
     def _repr_html_(self) -> str:
-        encoded = base64.b64encode(to_png(self.figure())).decode()
-        return f'<img alt="deletion and insertion curves" src="data:image/png;base64,{encoded}">'
+        return image_html(to_png(self.figure()), "deletion and insertion curves")
 
 
 @dataclass(frozen=True)

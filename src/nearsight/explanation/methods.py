@@ -1,7 +1,5 @@
 """`explain`: what a model looks at, by one of the methods, as figures and the numbers behind them."""
 
-import base64
-import html
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +15,7 @@ from ..arguments import checked
 from ..atomic import write_whole
 from ..data.samples import BadImage, Split
 from ..plots.overlays import BACKGROUND
-from ..plots.style import abbreviate, to_png
+from ..plots.style import abbreviate, image_html, to_png
 from ..runs.images import GivenImages, gather
 from ..runs.predictor import Predictor, load_module
 from ..tasks import get_task
@@ -102,9 +100,7 @@ class Explanation:
         return {**about, "prediction": predicted, "truth": self.truth, "arrays": arrays}
 
     def _repr_html_(self) -> str:
-        encoded = base64.b64encode(to_png(self.figure())).decode()
-        words = html.escape(f"{self.method} of {self.model}: {self.image}", quote=True)
-        return f'<img alt="{words}" style="max-width:100%" src="data:image/png;base64,{encoded}">'
+        return image_html(to_png(self.figure()), f"{self.method} of {self.model}: {self.image}")
 
 
 @dataclass(frozen=True)

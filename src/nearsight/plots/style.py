@@ -1,5 +1,7 @@
 """The look of our figures: one style, colours that people with colour blindness tell apart, no global settings."""
 
+import base64
+import html
 import io
 import warnings
 from functools import cache
@@ -111,3 +113,13 @@ def to_png(fig: "Figure") -> bytes:
         about = {"Software": "Nearsight"}  # by which it is known as ours; see nearsight.atomic
         fig.savefig(stream, format="png", dpi=DOTS, facecolor="white", metadata=about)
     return stream.getvalue()
+
+
+def image_url(content: bytes, kind: str = "png") -> str:
+    """An image file as a URL that has all of it."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def image_html(png: bytes, words: str) -> str:
+    """A PNG on a notebook's page, with words for those who can't see it."""
+    return f'<img alt="{html.escape(words, quote=True)}" style="max-width:100%" src="{image_url(png)}">'

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ..arguments import checked
 from ..models import MODELS, BackboneSpec
+from ..result import Result, Results
 from .papers import plan
 from .published import PAPERS, PublishedRow, rows_of
 from .recipes import BuildRecipe, DenseRecipe, Derived, MeasuredCost, NotBuilt, measure
@@ -21,7 +22,7 @@ Status = Literal["match", "explained", "not built", "no figures", "differs"]
 
 
 @dataclass(frozen=True)
-class RowVerdict:
+class RowVerdict(Result):
     """What became of a row.
 
     Attributes:
@@ -71,7 +72,7 @@ class RowVerdict:
 @checked
 def reproduce(
     paper: str | None = None, *, progress: Callable[[Sequence[PublishedRow]], Iterable[PublishedRow]] = iter
-) -> list[RowVerdict]:
+) -> Results[RowVerdict]:
     """Build and count what every row of a paper's tables describes, beside the numbers that it prints.
 
     Args:
@@ -83,7 +84,7 @@ def reproduce(
         >>> sorted({v.status for v in verdicts})
         ['explained', 'match']
     """
-    return [judge(row) for row in progress(rows_of(paper))]
+    return Results(judge(row) for row in progress(rows_of(paper)))
 
 
 def judge(row: PublishedRow) -> RowVerdict:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arguments import checked
-from ..atomic import expand_home
+from ..atomic import check_output, expand_home
 from ..data.image import decode
 from ..data.samples import Split
 from ..shipped import shipped_models
 from ..tasks import get_task
-from ..tasks.predictions import Prediction
+from ..tasks.predictions import CsvTable, JsonLines, Prediction, is_json_lines, is_table, writing_rows
 from .bundle import LARGEST, Bundle, check_settings, is_bundle, read_bundle
 from .images import GivenImages, Named, gather, to_image
 from .runtime import open_runner, predict_annotated, predict_with_bundle
@@ -305,6 +306,36 @@ class Predictions(Iterator[Prediction]):
         """Make one more prediction, and put it beside its image if that is no file."""
         prediction = next(self._found)
         self._ahead.append((prediction, self._waiting.popleft()[1] if self._waiting else None))
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Write those that were not taken yet as a table (`.csv`) or as JSON lines (`.jsonl`), as they are made.
+
+        Images that can't be read are left out, with a warning.
+
+        Args:
+            path: File to write; complete, or not there.
+            force: Take the place of a file that holds something else.
+
+        Raises:
+            ValueError: The name ends otherwise, another file is in the way, or no image can be read.
+        """
+        path, bad, done = Path(path), [], 0
+        if path.suffix not in (".csv", ".jsonl"):
+            raise ValueError(f"{path} ends neither in .csv nor in .jsonl; name a file that does.")
+        as_table = path.suffix == ".csv"
+        check_output(path, is_ours=is_table if as_table else is_json_lines, force=force)
+        with writing_rows(path, CsvTable if as_table else JsonLines) as rows:
+            for prediction in self:
+                if prediction.problem is None:
+                    rows.add(prediction)
+                    done += 1
+                else:
+                    bad.append(f"{prediction.image}: {prediction.problem}")
+            if not done:
+                raise ValueError(f"No image can be read: {len(bad):,} of {len(bad):,} are unreadable.")
+        if bad:
+            warnings.warn(f"{len(bad):,} unreadable left out, such as {bad[0]}", stacklevel=2)
+        return path
 
     def _repr_html_(self) -> str:
         with suppress(StopIteration):

@@ -1,5 +1,6 @@
 """The folder of a run: its identity, its records, and the lock that keeps others out."""
 
+import html
 import io
 import json
 import os
@@ -25,6 +26,8 @@ from ..config.recipe import Recipe
 from ..data.open import NAMES, open_again, open_any
 from ..data.samples import Data
 from ..data.sources.npz import load_arrays
+from ..plots.style import image_html
+from ..result import Result, as_json
 from ..shipped import shipped_models
 from ..tasks import get_evaluator
 
@@ -110,7 +113,7 @@ class DataRecord(BaseModel):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Result):
     """What came of a run.
 
     Attributes:
@@ -149,9 +152,10 @@ class Outcome:
         """Plain values, as `outcome.json` holds them."""
         return {key: value for key, value in asdict(self).items() if key != "folder"}
 
-    def save(self, path: str | Path) -> None:
-        """Write the values as JSON."""
-        write_whole(Path(path), as_json(self.to_dict()))
+    def _repr_html_(self) -> str:
+        curves = None if self.folder is None else self.folder / "curves.png"
+        figure = image_html(curves.read_bytes(), "loss and score by epoch") if curves and curves.is_file() else ""
+        return f"<p>{html.escape(repr(self))}</p>{figure}"
 
     def __repr__(self) -> str:
         tested = "" if self.test_score is None else f", {self.test_score:.2%} on test"
@@ -346,11 +350,6 @@ def processes() -> int:
         if not value.isdecimal() or len(value) > 6:
             raise ValueError(f"{name}={value} in the environment is no number of processes; unset it.")
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def as_json(values: dict[str, Any]) -> bytes:
-    """JSON for people to read; file names that are not UTF-8 keep their bytes."""
-    return json.dumps(values, indent=1, ensure_ascii=False).encode(errors="surrogateescape")
 
 
 def read_data_record(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What came of a search: its page, the front of accuracy against latency, and what each slot is worth."""
 
+import html
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..atomic import write_whole
 from ..models.spec import BackboneSpec, to_json
-from ..plots.style import COLOURS, LINE, SMALL, SOFT, figure, tidy, to_png, write
-from ..runs.run import as_json
+from ..plots.style import COLOURS, LINE, SMALL, SOFT, figure, image_html, tidy, to_png, write
+from ..result import Result
 from ..training.progress import duration
 from .limits import TrialCost
 from .space import SLOTS, summarise
@@ -74,7 +75,7 @@ class Ablated:
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class SearchResult(Result):
     """What came of a search.
 
     Attributes:
@@ -87,6 +88,7 @@ class SearchResult:
         seconds: That it took.
         data: What was learned.
         folder: Where it is.
+        importance: What fraction of the difference between trials each slot explains; empty where they are too few.
     """
 
     best: Tried
@@ -98,6 +100,7 @@ class SearchResult:
     seconds: float
     data: str
     folder: Path
+    importance: dict[str, float] = field(default_factory=dict)
 
     @property
     def spec(self) -> BackboneSpec:
@@ -117,6 +120,23 @@ class SearchResult:
             if not kept or one.score > kept[-1].score:
                 kept.append(one)
         return kept
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `trials.json` holds them."""
+        return {
+            "data": self.data,
+            "limit": self.limit,
+            "reference": None if self.reference is None else self.reference.to_dict(),
+            "rungs": list(self.rungs),
+            "seconds": round(self.seconds, 1),
+            "best": self.best.number,
+            "importance": self.importance,
+            "ablation": {one.slot: {"score": one.score, "cost": one.cost.to_dict()} for one in self.ablated},
+            "trials": [one.to_dict() for one in self.trials],
+        }
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self))}</p>{image_html(draw_front(self), 'accuracy against latency')}"
 
     def __repr__(self) -> str:
         return (
@@ -160,26 +180,14 @@ def importance(study: "Study", seed: int = 0) -> dict[str, float]:
     return dict(sorted(slots.items(), key=lambda pair: -pair[1]))
 
 
-def write_report(result: SearchResult, study: "Study", img_size: int) -> None:
+def write_report(result: SearchResult, img_size: int) -> None:
     """Write `trials.json`, `front.png` and `report.md` into the folder of the search."""
-    slots = importance(study)
-    values = {
-        "data": result.data,
-        "limit": result.limit,
-        "reference": None if result.reference is None else result.reference.to_dict(),
-        "rungs": list(result.rungs),
-        "seconds": round(result.seconds, 1),
-        "best": result.best.number,
-        "importance": slots,
-        "ablation": {one.slot: {"score": one.score, "cost": one.cost.to_dict()} for one in result.ablated},
-        "trials": [one.to_dict() for one in result.trials],
-    }
-    write_whole(result.folder / "trials.json", as_json(values))
+    result.save(result.folder / "trials.json")
     write_whole(result.folder / "front.png", draw_front(result))
-    write_whole(result.folder / "report.md", page(result, slots, img_size).encode())
+    write_whole(result.folder / "report.md", page(result, img_size).encode())
 
 
-def page(result: SearchResult, slots: dict[str, float], img_size: int) -> str:
+def page(result: SearchResult, img_size: int) -> str:
     """The page, in Markdown."""
     best = result.best
     lines = [
@@ -206,14 +214,14 @@ def page(result: SearchResult, slots: dict[str, float], img_size: int) -> str:
         times = " | ".join(f"{ms:.2f}" for ms in one.cost.ms.values())
         lines.append(f"| {one.number} | {scores} | {times} | {one.cost.fraction:.0%} | {summarise(one.spec)} |")
     lines += ["", "## What each slot is worth", ""]
-    if slots:
+    if result.importance:
         lines += [
             f"The fraction of the difference between the {len(result.trained)} trained models that each slot explains "
             f"(fANOVA, by the score after {result.rungs[0]} epoch(s)); of few models it says little.",
             "",
             "| slot | fraction |",
             "| --- | ---: |",
-            *(f"| {slot} | {fraction:.1%} |" for slot, fraction in slots.items()),
+            *(f"| {slot} | {fraction:.1%} |" for slot, fraction in result.importance.items()),
         ]
     else:
         lines += [f"Too few models were trained to tell; it takes {SEVERAL}."]

@@ -32,8 +32,9 @@ from ..console import first_line
 from ..data.samples import scramble
 from ..factory import create_model
 from ..models.spec import BackboneSpec, spec_from_json, to_json, write_spec
+from ..result import as_json
 from ..runs.predictor import pick_device
-from ..runs.run import Run, as_json, refuse_inside
+from ..runs.run import Run, refuse_inside
 from ..tasks import get_task
 from ..timing import parse_duration
 from ..training.loop import run_training
@@ -42,7 +43,7 @@ from ..training.session import Prepared, prepare
 from ..training.signals import Interrupted, StopFlag, end_in_order, listening
 from ..training.train import default_recipe, refuse_nothing
 from .limits import Limit, TrialCost, parse_macs
-from .report import Ablated, SearchResult, Tried, write_report
+from .report import Ablated, SearchResult, Tried, importance, write_report
 from .space import Smallest, draw, plain_forms, summarise
 
 if TYPE_CHECKING:
@@ -379,10 +380,19 @@ class Searcher:
             self.note_time()
         reference = self.limit.reference_cost
         result = SearchResult(
-            best, found, ablated, str(self.limit), reference, self.rungs, self.clock.spent, self.plan.data, self.folder
+            best,
+            found,
+            ablated,
+            str(self.limit),
+            reference,
+            self.rungs,
+            self.clock.spent,
+            self.plan.data,
+            self.folder,
+            importance(self.study),
         )
         write_spec(best.spec, self.folder / SPEC)
-        write_report(result, self.study, self.img_size)
+        write_report(result, self.img_size)
         return result
 
     def try_models(self, trials: int | None) -> None:

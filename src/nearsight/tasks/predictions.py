@@ -5,25 +5,29 @@ as files for other programs. Who writes or shows predictions asks the prediction
 """
 
 import base64
+import csv
 import html
 import io
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..atomic import writing
 from ..console import percent
 from ..data.formats import as_text, coco_detections, csv_bytes, index_png, png_bytes, voc_xml, yolo_lines
 from ..data.image import decode
 from ..data.instances import decode_masks, encode_masks
 from ..data.samples import BadImage
 from ..plots.overlays import IGNORE_INDEX, canvas_for, draw_detections, draw_labels, draw_segmentation
-from ..plots.style import COLOURS, abbreviate
+from ..plots.style import COLOURS, abbreviate, image_url
 
 NAMED = 4  # classes that a line of words names
 BAR = 20  # characters for a probability of 1
@@ -108,7 +112,7 @@ class Prediction:
             shown.thumbnail((THUMBNAIL, THUMBNAIL))
             stream = io.BytesIO()
             shown.save(stream, "JPEG", quality=90)
-            source = f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
+            source = image_url(stream.getvalue(), "jpeg")
             style = "flex:0 1 auto;max-width:min(100%,20em);max-height:20em;height:auto"
             figure = f'<img alt="{to_text(self.image)}" style="{style}" src="{source}">'
         scored = self.scored()
@@ -672,6 +676,54 @@ class Segmentation(Prediction):
     def label_files_of_all(format: str, predictions: "Sequence[tuple[str, Any]]") -> dict[str, bytes]:
         """Names of the classes, by number."""
         return {"classes.txt": "".join(f"{name}\n" for name in predictions[0][1].classes).encode()}
+
+
+class CsvTable:
+    """Rows for each image: its path, then what the prediction has columns for."""
+
+    def __init__(self, stream: TextIO):
+        self.writer = csv.writer(stream, lineterminator="\n")
+        self.begun = False
+
+    def add(self, prediction: Prediction) -> None:
+        """Write the rows of an image, and the titles above the first."""
+        if not self.begun:
+            self.writer.writerow(prediction.columns())
+            self.begun = True
+        self.writer.writerows(prediction.rows())
+
+
+class JsonLines:
+    """An object on a line for each image."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def add(self, prediction: Prediction) -> None:
+        """Write a line."""
+        self.stream.write(json.dumps(prediction.to_dict(), ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def writing_rows(
+    path: str | os.PathLike[str], kind: type[CsvTable] | type[JsonLines]
+) -> Iterator[CsvTable | JsonLines]:
+    """A file that takes predictions, and is there when all are written."""
+    with writing(path) as file:
+        stream = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+        yield kind(stream)
+        stream.flush()
+        stream.detach()
+
+
+def is_table(head: bytes) -> bool:
+    """Whether a file begins like a table of predictions."""
+    return head.startswith((b"image,class_1,probability_1", b"image,class,score,x1,", b"image,class,fraction,pixels"))
+
+
+def is_json_lines(head: bytes) -> bool:
+    """Whether a file begins like predictions as JSON lines."""
+    return head.startswith(b'{"image": ')
 
 
 def to_text(words: str) -> str:

@@ -20,12 +20,12 @@ from ..data.loader import Batch, default_workers
 from ..data.open import open_again
 from ..data.samples import Subset
 from ..interval import Interval
+from ..result import Result, as_json
 from ..runs.predictor import FOLDS, load_weights, model_file, pick_device
 from ..runs.run import (
     FoldsRecord,
     Outcome,
     Run,
-    as_json,
     check_output_folder,
     processes,
     read_data_record,
@@ -42,7 +42,7 @@ RESULT = "cross_validation.json"
 
 
 @dataclass(frozen=True, repr=False)
-class CrossValidation:
+class CrossValidation(Result):
     """What came of training on all folds but one, for each in turn.
 
     Attributes:
@@ -74,10 +74,6 @@ class CrossValidation:
             "folds": [one.to_dict() for one in self.folds],
             "metrics": self.metrics,
         }
-
-    def save(self, path: str | Path) -> None:
-        """Write the values as JSON."""
-        write_whole(Path(path), as_json(self.to_dict()))
 
     def lines(self) -> list[str]:
         """The result for people."""

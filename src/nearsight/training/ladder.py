@@ -18,8 +18,9 @@ from rich.console import Console
 from ..atomic import write_whole
 from ..config.files import parse
 from ..config.recipe import Recipe
+from ..result import as_json
 from ..runs.predictor import pick_device, save_trained
-from ..runs.run import Outcome, Run, as_json, check_output_folder, processes, read_record, resume_flags
+from ..runs.run import Outcome, Run, check_output_folder, processes, read_record, resume_flags
 from ..tasks import get_task
 from ..tasks.classify import typical_side
 from .estimate import RunCost, measure

@@ -1,20 +1,17 @@
 """Measure the properties of a layer from its Jacobian at random inputs, and say in words what was found."""
 
 import html
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ...arguments import checked
-from ...atomic import write_whole
 from ...config.recipe import check_seed
 from ...lattice import Grid
+from ...result import Result
 from .layer import (
     Layout,
     ProbedLayer,
@@ -31,7 +28,7 @@ from .open import open_probed
 
 
 @dataclass(frozen=True)
-class ProbeResult:
+class ProbeResult(Result):
     """The properties of a layer, measured.
 
     Connections are counted given the weights that the layer predicts for an input; `reach` and `reach_channels` also
@@ -97,11 +94,6 @@ class ProbeResult:
     def to_dict(self) -> dict[str, Any]:
         """Values that JSON has."""
         return asdict(self) | {"properties": dict(zip(COLUMNS, self.properties, strict=True))}
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write them as JSON."""
-        write_whole(Path(path), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
-        return Path(path)
 
     def _repr_html_(self) -> str:
         rows = (f"<tr><th>{html.escape(what)}</th><td>{html.escape(words)}</td></tr>" for what, words in describe(self))
