@@ -11,7 +11,9 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as change
 
 from .arguments import checked
-from .checkpoints.format import convert as write
+from .checkpoints.format import check_target, save_model
+from .checkpoints.released.convert import open_official
+from .checkpoints.released.families import Choices
 from .data import Data, open_data
 from .data.loader import default_workers
 from .data.restore import Size
@@ -71,8 +73,13 @@ def convert(
         10
     """
     data = None if check is None else open_validation(check)  # before any work
-    options = {"act": act, "channel_attention": channel_attention, "heads": heads, "trained_window": trained_window}
-    written = write(source, target, behaviour=behaviour, force=force, **options)  # type: ignore[arg-type]
+    target = Path(target)
+    if target.suffix != ".safetensors":
+        raise ValueError(f"{target} does not end in .safetensors; that is the format that convert writes.")
+    check_target(target, inputs=[source], force=force)
+    model, reading = open_official(source, Choices(behaviour, act, channel_attention, heads, trained_window))
+    origin = {"file": Path(source).name, "family": reading.spec.family, "behaviour": behaviour}
+    written = save_model(model, target, origin)
     if data is not None:
         print(accuracy_on(written, data, progress))
     return written

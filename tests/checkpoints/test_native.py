@@ -8,7 +8,8 @@ import torch
 from recorded import Recorded
 from torch import nn
 
-from nearsight.checkpoints import WeightFileError, convert, load_model, load_official, save_model
+from nearsight import convert
+from nearsight.checkpoints import WeightFileError, load_model, load_official, save_model
 from nearsight.models import MODELS, Backbone
 from tests.rounding import assert_rounded
 

@@ -1,12 +1,11 @@
 """Weights: reading files safely, recognising the released checkpoints, and our own format."""
 
-from .format import convert, load_model, name_of, save_model
+from .format import load_model, name_of, save_model
 from .released.convert import load_official, recognise
 from .safe import WeightFileError, read_tensors
 
 __all__ = [
     "WeightFileError",
-    "convert",
     "load_model",
     "load_official",
     "name_of",

@@ -25,7 +25,7 @@ from ..models.registry import MODELS, default_levels, describe
 from ..models.resize import resize_state
 from ..models.spec import BackboneSpec, spec_from_json, to_json
 from ..retrofit import localized_of, rebuild_localized
-from .released.convert import build, load_strictly, recognise
+from .released.convert import load_strictly, recognise
 from .released.families import Choices
 from .safe import WeightFileError, read_safetensors, read_tensors
 from .timm import fill, soften_stem
@@ -37,39 +37,6 @@ REPLACE = "take the file that was written with the weights."
 # What an edited description makes torch and Python raise, beside the sentences of our own checks.
 UNBUILDABLE = (RuntimeError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError)
 LARGEST = 16384  # pixels of a side that a model may be made for
-
-
-def convert(
-    source: str | Path,
-    target: str | Path,
-    *,
-    behaviour: str = "released",
-    act: str = "hswish",
-    channel_attention: str = "eca",
-    heads: int | None = None,
-    trained_window: int | None = None,
-    force: bool = False,
-) -> Path:
-    """Write a released checkpoint as `target` (safetensors) and `target` with the ending `.json`.
-
-    The options are those of `load_official`. `create_model(weights=target)` opens the result. Files that Nearsight did
-    not write are replaced only by `force`, the source never.
-
-    Returns:
-        The path of the weights.
-    """
-    target = Path(target)
-    if target.suffix != ".safetensors":
-        raise ValueError(f"{target} does not end in .safetensors; that is the format that convert writes.")
-    check_target(target, inputs=[source], force=force)
-    choices = Choices(behaviour, act, channel_attention, heads, trained_window)
-    try:
-        reading = recognise(read_tensors(source), choices)
-        model = build(reading)
-    except WeightFileError as error:
-        raise WeightFileError(str(error) if str(source) in str(error) else f"{source}: {error}") from None
-    origin = {"file": Path(source).name, "family": reading.spec.family, "behaviour": behaviour}
-    return save_model(model, target, origin)
 
 
 def check_target(path: str | Path, *, inputs: Iterable[str | Path] = (), force: bool = False) -> None:

@@ -173,7 +173,7 @@ def plain_forms(spec: BackboneSpec) -> Iterator[tuple[str, BackboneSpec]]:
         "embed": replace(spec, embed=Patchify(patch=spec.embed.stride, norm=True)),
         "mixer": each_stage(spec, lambda stage: {"mixer": Global(heads=max(1, stage.dim // HEAD))}),
         "qkv": each_stage(spec, lambda stage: {"qkv": LinearQkv()}),
-        "ffn": each_stage(spec, lambda stage: {"ffn": Mlp(ratio=ratio_of(stage))}),
+        "ffn": each_stage(spec, lambda stage: {"ffn": named("ffn", "mlp", spec.embed, stage)}),
         "merge": each_stage(spec, lambda stage: {"merge": ConcatMerge() if stage.merge else None}),
         "pool": replace(spec, pool="mean") if spec.pool == "sequence" else spec,
         "norm": each_stage(spec, lambda stage: {"norm": "layer"}),
@@ -186,12 +186,6 @@ def plain_forms(spec: BackboneSpec) -> Iterator[tuple[str, BackboneSpec]]:
 def each_stage(spec: BackboneSpec, change: Any) -> BackboneSpec:
     """A spec with other fields in each stage."""
     return replace(spec, stages=tuple(replace(stage, **change(stage)) for stage in spec.stages))
-
-
-def ratio_of(stage: Stage) -> float:
-    """Hidden width of a stage's feed-forward part, as a multiple of its width."""
-    ffn: Any = next(stage.layers()).ffn
-    return getattr(ffn, "ratio", None) or getattr(ffn, "gamma", None) or 4.0
 
 
 def summarise(spec: BackboneSpec) -> str:

@@ -99,6 +99,11 @@ class PooledFeatures:
     def __init__(self, model: nn.Module):
         linear_classifier(model).register_forward_pre_hook(self.keep)
 
+    @classmethod
+    def taught(cls, student: nn.Module | None, teacher: Labeller | None) -> "PooledFeatures | None":
+        """Those of a student that learns a teacher's features; None where it does not."""
+        return cls(student) if student is not None and teacher is not None and teacher.settings.features > 0 else None
+
     def keep(self, head: nn.Module, given: tuple[Any, ...]) -> None:
         """Note what the layer is given."""
         self.last = given[0]

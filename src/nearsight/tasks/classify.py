@@ -355,8 +355,7 @@ class CrossEntropy:
         if self.weight is not None:
             self.weight = self.weight.to(device)
         self.mixup = make_mixup(recipe, classes)
-        learns_features = teacher is not None and teacher.settings.features > 0
-        self.pooled = PooledFeatures(student) if learns_features and student is not None else None
+        self.pooled = PooledFeatures.taught(student, teacher)
 
     def prepare(self, batch: Batch, epoch: int, step: int) -> tuple[Any, ...]:
         """Training images `[B, 3, H, W]` on the scale 0 to 1, mixed if the recipe mixes, and their labels.

@@ -98,8 +98,7 @@ class LabelLoss:
     ):
         self.settings, self.preprocessing, self.device = recipe.loss, preprocessing, device
         self.teacher, self.student = teacher, student
-        learns_features = teacher is not None and teacher.settings.features > 0
-        self.pooled = PooledFeatures(student) if learns_features and student is not None else None
+        self.pooled = PooledFeatures.taught(student, teacher)
         self.asymmetric = AsymmetricLossMultiLabel(clip=ASYMMETRIC_SHIFT, disable_torch_grad_focal_loss=True)
         self.weight: Tensor | None = None
         given = recipe.loss.class_weights

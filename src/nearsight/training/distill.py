@@ -14,7 +14,7 @@ from ..runs.run import Outcome
 from ..tasks import get_task
 from ..timing import check_threads
 from .loop import run_training
-from .train import default_folder, refuse_nothing, use_threads
+from .train import default_folder, named_settings, refuse_nothing, use_threads
 
 # A teacher that has seen the labels itself is right about most of them and says more than they do, so it has most of
 # the weight. Four views cost as much of a teacher as four passes over the images.
@@ -100,6 +100,7 @@ def distill(
         >>> student.model, student.steps
         ('localvit_nano', 2)
     """
+    options = locals()
     source, given_teacher = os.fspath(data), os.fspath(teacher)
     refuse_nothing({"TEACHER": teacher, "DATA": data, "--into": into, "--out": out, "--epochs": epochs})
     task = task or find_task(source)
@@ -112,20 +113,7 @@ def distill(
     if threads is not None:
         check_threads(threads)
     sources = [unlabelled] if isinstance(unlabelled, (str, os.PathLike)) else list(unlabelled or ())
-    flags = {
-        "model.name": into,
-        "model.img_size": img_size,
-        "model.patch_size": patch_size,
-        "epochs": epochs,
-        "batch": batch,
-        "optimizer.lr": lr,
-        "data.limit": limit,
-        "data.workers": workers,
-        "seed": seed,
-        "precision": precision,
-        "saving.keep": keep,
-    }
-    given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
+    given = named_settings(options)
     given["distill"] = {
         "teacher": given_teacher,
         "kind": kind,

@@ -116,25 +116,7 @@ def train(
         >>> outcome.model, outcome.epochs
         ('deit_nano', 1)
     """
-    flags = {
-        "model.name": model,
-        "model.head": head,
-        "model.img_size": img_size,
-        "model.patch_size": patch_size,
-        "model.channels": channels,
-        "model.weights": None if os.fspath(weights) == "auto" else os.fspath(weights),
-        "epochs": epochs,
-        "batch": batch,
-        "optimizer.lr": lr,
-        "loss.class_weights": class_weights,
-        "data.limit": limit,
-        "data.workers": workers,
-        "data.groups": groups,
-        "seed": seed,
-        "precision": precision,
-        "saving.keep": keep,
-    }
-    given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
+    given = named_settings(locals() | {"weights": None if os.fspath(weights) == "auto" else os.fspath(weights)})
     if localize is not None:
         given["model.localize"] = LocalizeOptions.parse(localize).as_json()
     if (data is None) == (resume is None):
@@ -181,6 +163,38 @@ def train(
     if staged:
         return climb(source, chosen, folder, budget=limit_of_time, epochs=epochs, **settings)
     return train_one(source, chosen, folder, limit_of_time, settings)
+
+
+# Keys of the recipe that an option of `train` or `distill` sets.
+SETTINGS = {
+    "model": "model.name",
+    "into": "model.name",
+    "head": "model.head",
+    "img_size": "model.img_size",
+    "patch_size": "model.patch_size",
+    "channels": "model.channels",
+    "weights": "model.weights",
+    "epochs": "epochs",
+    "batch": "batch",
+    "lr": "optimizer.lr",
+    "class_weights": "loss.class_weights",
+    "limit": "data.limit",
+    "workers": "data.workers",
+    "groups": "data.groups",
+    "seed": "seed",
+    "precision": "precision",
+    "keep": "saving.keep",
+}
+
+
+def named_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What options say of the recipe.
+
+    Example:
+        >>> named_settings({"data": "digits", "lr": 0.1, "batch": None})
+        {'optimizer.lr': 0.1}
+    """
+    return {SETTINGS[name]: value for name, value in options.items() if name in SETTINGS and value is not None}
 
 
 # Recipes that are made for a start from weights, or for both.

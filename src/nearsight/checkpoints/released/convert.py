@@ -47,10 +47,14 @@ def load_official(
     Raises:
         WeightFileError: The file is no checkpoint, asks for a class, or is of another model.
     """
-    choices = Choices(behaviour, act, channel_attention, heads, trained_window)
+    return open_official(path, Choices(behaviour, act, channel_attention, heads, trained_window))[0]
+
+
+def open_official(path: str | Path, choices: Choices) -> tuple[nn.Module, Reading]:
+    """The model of a released checkpoint, and what was read of it; see `load_official`."""
     try:
         reading = recognise(read_tensors(path), choices)
-        return build(reading)
+        return build(reading), reading
     except WeightFileError as error:
         if str(path) in str(error):
             raise

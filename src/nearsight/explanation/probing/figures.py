@@ -228,11 +228,6 @@ def pyramid(size: Size) -> nn.Module:
     )
 
 
-def multi_scale(size: Size) -> nn.Module:
-    """Four scales, with N, N/4, N/16 and N/64 positions."""
-    return MultiScale(size.channels, scales=4)
-
-
 def node_layers() -> dict[str, Callable[[], ProbedLayer]]:
     """What stands for each node: its spatial half, since point-wise layers follow all of them alike."""
     rows: dict[str, TableRow] = {row.name: row for row in (*ROWS, *OTHERS)}
@@ -246,7 +241,7 @@ def node_layers() -> dict[str, Callable[[], ProbedLayer]]:
         "Conv.": of("Conv."),
         "Sep. MLP": of("Spatial-mixing MLP"),
         "Pyramid conv.": lambda: of_torch(pyramid, "Pyramid conv.")(SMALLEST),
-        "MS conv.": lambda: of_torch(multi_scale, "MS conv.")(SCALES),
+        "MS conv.": lambda: of_torch(lambda size: MultiScale(size.channels, scales=4), "MS conv.")(SCALES),
         "Bottleneck": lambda: of_torch(bottleneck, "Bottleneck")(SMALLEST),
         "DW-S conv.": of("DW-Conv."),
         "ViT": of("Attention"),
