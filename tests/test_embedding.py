@@ -12,6 +12,7 @@ from PIL import Image
 
 import nearsight
 from nearsight import features
+from tests.rounding import assert_rounded
 
 Typed = Callable[..., tuple[int, str, str]]
 
@@ -40,7 +41,7 @@ def test_features_are_those_of_the_model(photos: Path, tmp_path: Path) -> None:
     with torch.inference_mode():
         tokens = predictor.model.forward_features(shown)[0]  # the class token, then the patches
     wanted = torch.cat((tokens[0], tokens[1:].mean(0)))
-    np.testing.assert_allclose(made.values[index], wanted.numpy(), atol=1e-4)
+    assert_rounded(made.values[index], wanted, predictor.model)
 
 
 def test_the_most_similar_images_are_of_the_same_colour(photos: Path, tmp_path: Path) -> None:

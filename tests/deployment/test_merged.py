@@ -11,6 +11,7 @@ import nearsight
 from nearsight.config.recipe import ModelChoice
 from nearsight.runs.predictor import fingerprint, save_trained
 from nearsight.tasks.build import build
+from tests.rounding import assert_rounded
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def test_a_bundle_averages_models_and_views_by_itself(runs: str, format: str, tm
     wanted = [one.probabilities for one in nearsight.load(runs).predict(images, tta="flip")]
     alone = [one.probabilities for one in nearsight.load(runs.partition(",")[0]).predict(images)]
     found = [one.probabilities for one in nearsight.load(made.folder).predict(images)]
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert_rounded(found, wanted, nearsight.load(runs.partition(",")[0]).model)
     assert np.abs(np.array(found) - alone).max() > 1e-2
     assert made.bundle.model == "2 x deit_nano" and made.bundle.any_batch
 
@@ -51,7 +52,7 @@ def test_a_calibration_for_views_goes_into_the_bundle_with_them(runs: str, tmp_p
     (ours,) = nearsight.load(run).predict(image, tta="flip", error_rate=0.05)
     (theirs,) = nearsight.load(bundle).predict(image, error_rate=0.05)
     assert ours.possible == theirs.possible
-    np.testing.assert_allclose(theirs.probabilities, ours.probabilities, atol=1e-5)
+    assert_rounded(theirs.probabilities, ours.probabilities, nearsight.load(run).model)
 
 
 def test_what_no_graph_can_hold_is_refused(runs: str, tmp_path: Path) -> None:

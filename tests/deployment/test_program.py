@@ -6,10 +6,11 @@ from zipfile import ZipFile
 import pytest
 import timm
 import torch
-from graphs import NANO, OF_EVERY_FAMILY, ONE_OF_A_KIND, batches, relative_difference, small_model, whole_model
+from graphs import NANO, OF_EVERY_FAMILY, ONE_OF_A_KIND, batches, small_model, whole_model
 from torch import nn
 
 from nearsight.deployment.graph import Axes, write_program
+from tests.rounding import assert_rounded
 
 ANY = Axes(batch=True, size=True)
 
@@ -22,7 +23,7 @@ def check_answers(model: nn.Module, path: Path) -> None:
     run = program.module()
     for images in batches(model):
         (logits,) = run(images)
-        assert relative_difference(logits, model(images)) < 1e-4, tuple(images.shape)
+        assert_rounded(logits, model(images), model)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_a_timm_model_of_one_size_keeps_it(tmp_path: Path) -> None:
     assert write_program(model, path, (32, 32)) == Axes(batch=True, size=False)
     images = torch.randn(3, 3, 32, 32)
     (logits,) = torch.export.load(path).module()(images)
-    assert relative_difference(logits, model(images)) < 1e-4
+    assert_rounded(logits, model(images), model)
 
 
 def test_a_model_that_looks_at_its_numbers_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from nearsight.explanation import (
 )
 from nearsight.models import MODELS, Backbone
 from nearsight.parts.merge import DeformableMergeModule
-from tests.rounding import assert_rounded
+from tests.rounding import assert_rounded, rounding
 
 LITS = ["lit_nano", "lit_tiny", "lit_small"]
 
@@ -129,7 +129,7 @@ def test_the_receptive_field_of_convolutions_is_as_wide_as_their_kernels() -> No
         rows, columns = np.flatnonzero(field.any(axis=1)), np.flatnonzero(field.any(axis=0))
         assert (rows[0], rows[-1]) == (30 - 2 * (side // 2), 31 + 2 * (side // 2))
         assert (columns[0], columns[-1]) == (32 - 2 * (side // 2), 33 + 2 * (side // 2))
-        assert abs(field.sum() - 1) < 1e-5
+        assert abs(field.sum() - 1) < rounding(field.size)
     assert (receptive_field(build("deit_nano"), pictures(), layer=0).values > 0).mean() > 0.99, "attention sees all"
 
 

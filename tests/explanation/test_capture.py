@@ -87,7 +87,7 @@ def test_attention_is_that_of_the_formula() -> None:
     found = attention(model, images, layer=3, tokens=range(grid.tokens))
     with torch.no_grad():
         expected = plain_attention(mixer, tokens, grid).float().numpy()
-    assert abs(found.weights - expected).max() < 1e-5
+    assert_rounded(found.weights, expected, model)
 
 
 def test_cropped_windows_give_the_layers_output() -> None:
