@@ -83,7 +83,7 @@ def start_worker(queue: Queue) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "tools.evidence", "work", *command], cwd=ROOT)
 
 
-def wait_for(is_so: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(is_so: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end, "it has not come about in time"
