@@ -49,12 +49,10 @@ class TimedCall:
     def seconds(self) -> float:
         """Seconds of one call, from some in a row."""
         time.sleep(SETTLE)
-        wait(self.device)
-        began = time.perf_counter()
+        began = moment(self.device)
         for _ in range(self.calls):
             self.call()
-        wait(self.device)
-        return (time.perf_counter() - began) / self.calls
+        return (moment(self.device) - began) / self.calls
 
 
 def make_task(call: Callable[[], object], device: torch.device, least: float = LEAST) -> TimedCall:
@@ -89,6 +87,12 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+def moment(device: torch.device) -> float:
+    """The clock's seconds when a device has done what it was given."""
+    wait(device)
+    return time.perf_counter()
 
 
 def check_threads(threads: int) -> None:

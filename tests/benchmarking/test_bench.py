@@ -90,7 +90,55 @@ def small_product(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(measuring.SIDE, "cpu", 256)
 
 
+class Stages(nn.Module):
+    """Two stages that sleep and multiply, and a head."""
+
+    feature_info = ({"module": "first"}, {"module": "second"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 4, 1), Nap(0.01))
+        self.second = nn.Sequential(nn.Conv2d(4, 2, 3, padding=1), Nap(0.03))
+        self.head = nn.Sequential(nn.Linear(2, 5), Nap(0.001))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.second(self.first(images)).mean((2, 3)))
+
+
+class Nap(nn.Module):
+    """Takes a time."""
+
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, maps: Tensor) -> Tensor:
+        timing.time.sleep(self.seconds)
+        return maps
+
+
 # Time
+
+
+@pytest.mark.usefixtures("asleep")
+def test_stages_are_timed_and_counted_alone() -> None:
+    macs = [3 * 4 * 64, 9 * 4 * 2 * 64, 2 * 5]
+    found = measure([subject("stages", Stages(), macs=sum(macs))], eager((2,), stages=True))
+    (stages,) = found.stages.values()
+    assert [stage.name for stage in stages] == ["first", "second", "head"]
+    assert [stage.macs for stage in stages] == macs
+    for stage, seconds in zip(stages, (0.01, 0.03, 0.001), strict=True):
+        assert stage.seconds == pytest.approx([seconds] * 7)
+    assert found.stage_fraction(stages[1], 2) == pytest.approx(2 * macs[1] / 0.03 / (found.side**3 / PEAK))
+    assert "first" in bench_table(found).plain
+    assert [stage["macs"] for stage in found.to_dict()["measurements"][0]["stages"]] == macs
+
+
+@pytest.mark.usefixtures("asleep")
+def test_a_model_without_stages_is_named_and_still_measured() -> None:
+    found = measure([subject("plain", Sleeper(0.01))], eager(stages=True))
+    assert len(found.seconds) == 1
+    assert "Sleeper lists no maps" in found.missing[0].reason
 
 
 @pytest.mark.usefixtures("asleep")

@@ -11,7 +11,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from ..arguments import checked
 from ..models.backbone import free_bytes
+from ..models.fold import fold
 from ..runs.predictor import pick_device
+from ..tasks.build import channels_seen
 from ..timing import TimedCall, check_threads, make_task, take_turns, with_threads
 from .models import (
     KNOWN,
@@ -25,6 +27,7 @@ from .models import (
     reason_of,
 )
 from .results import Bench, Key, Missing, Setting
+from .stages import StageTime, time_stages
 
 T = TypeVar("T")
 Follow = Callable[[Sequence[Any], str], Iterable[Any]]
@@ -35,6 +38,7 @@ SIDE_ON_GPU = 8192
 
 
 MOST_ROUNDS = 100_000
+WITH_STAGES = ("eager", "folded")
 
 
 def without_progress(items: Sequence[T], title: str) -> Iterable[T]:
@@ -55,6 +59,7 @@ def bench(
     threads: int | None = None,
     device: torch.device | str | None = None,
     memory: bool = True,
+    stages: bool = False,
     follow: Follow = without_progress,
     stopped: Callable[[], int] = lambda: 0,
 ) -> Bench:
@@ -74,6 +79,7 @@ def bench(
         threads: Of the CPU; None as PyTorch does.
         device: `cpu`, `cuda` or `mps`; None takes a GPU if there is one.
         memory: Whether to measure memory, too.
+        stages: Whether to time embedding, stages and head, too; in the runtimes `eager` and `folded`.
         follow: Wraps a list to show progress.
         stopped: Number of a signal that has come; rounds that are whole are kept.
 
@@ -104,9 +110,13 @@ def bench(
         raise ValueError(f"--runtimes {unknown[0]} is not known; use all, or some of {', '.join(KNOWN)}.")
     if not 1 <= rounds <= MOST_ROUNDS:
         raise ValueError(f"--rounds {rounds} won't do; give a whole number from 1 to {MOST_ROUNDS:,}.")
+    if stages and not set(chosen) & set(WITH_STAGES):
+        raise ValueError(f"--stages times {' and '.join(WITH_STAGES)} models; add one of these to --runtimes.")
     threads = torch.get_num_threads() if threads is None else threads
     check_threads(threads)
-    setting = Setting(tuple(batches), tuple(dict.fromkeys(chosen)), rounds, threads, pick_device(device), memory)
+    setting = Setting(
+        tuple(batches), tuple(dict.fromkeys(chosen)), rounds, threads, pick_device(device), memory, stages
+    )
     wanted = [(text, side) for text in texts for side in sides]
     opened = [open_model(text, side) for text, side in follow(wanted, "Building and counting models")]
     keys = [(model.label, model.size) for model in opened]
@@ -164,6 +174,7 @@ def measure(
         tasks.update(ready.tasks.items())
         order = follow(list(tasks) * setting.rounds, "Measuring in rounds")
         seconds = take_turns(tasks, until(stopped, order))
+        stages = ready.time_stages(models, until(stopped, list(ready.tasks))) if setting.stages else {}
     whole = min(len(values) for values in seconds.values())
     if not whole:
         raise KeyboardInterrupt
@@ -178,6 +189,7 @@ def measure(
         side=side,
         reference=reference or models[0].label,
         interrupted=stopped() if whole < setting.rounds else 0,
+        stages=stages,
     )
 
 
@@ -237,6 +249,24 @@ class WarmUp:
                 self.memory[key] = bytes_
         except Exception as error:
             self.missing.append(Missing(key.label, key.size, key.runtime, key.batch, reason_of(error)))
+
+    def time_stages(
+        self, models: Sequence[BenchModel | NotMeasured], keys: Iterable[Key]
+    ) -> dict[Key, list[StageTime]]:
+        """Time embedding, stages and head of what is measured."""
+        opened = {(model.label, model.size): model for model in models if isinstance(model, BenchModel)}
+        found: dict[Key, list[StageTime]] = {}
+        for key in keys:
+            if key.runtime not in WITH_STAGES:
+                continue
+            model = opened[key.label, key.size]
+            module = (model.model if key.runtime == "eager" else fold(model.model)).to(self.setting.device)
+            images = torch.randn(key.batch, channels_seen(model.model), *key.size, device=self.setting.device)
+            try:
+                found[key] = time_stages(model, module, images, self.setting.rounds)
+            except ValueError as error:
+                self.missing.append(Missing(key.label, key.size, key.runtime, key.batch, str(error)))
+        return found
 
 
 def beyond_memory(model: BenchModel, batch: int, device: torch.device) -> str | None:

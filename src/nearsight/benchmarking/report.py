@@ -16,6 +16,7 @@ from ..plots.style import COLOURS, FAINT, LINE, SMALL, SOFT, figure, image_html,
 from ..reproduction.papers import plan
 from ..reproduction.published import PublishedRow, published_rows
 from ..reproduction.recipes import BuildRecipe
+from ..timing import median_interval
 from .results import Bench, Growth, Key, growths
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ INDENT = 10  # columns of the runtime's name, unless one needs more
 def bench_table(found: Bench, width: int = 80) -> Text:
     """A block of lines for each model: one for each runtime and batch size."""
     titles = [title for title in COLUMNS if found.setting.memory or title != "memory"]
-    indent = max(INDENT, *(len(key.runtime) + 3 for key in found.seconds))
+    names = [f"  {stage.name}" for stages in found.stages.values() for stage in stages]
+    indent = max(INDENT, *(len(name) + 3 for name in [*names, *(key.runtime for key in found.seconds)]))
     text = Text("\n")
     text.append(line("", titles, titles, indent) + "\n", style="bold")
     for model in found.models:
@@ -90,6 +92,11 @@ def bench_table(found: Bench, width: int = 80) -> Text:
             if (key.label, key.size) == (model.label, model.size):
                 shown = cells(found, key)
                 text.append(line(f"  {key.runtime}", titles, [shown[title] for title in titles], indent) + "\n")
+                for stage in found.stages.get(key, ()):
+                    took = spread(median_interval([1e3 * value for value in stage.seconds]))
+                    parts = {"latency, ms": took, "of peak": f"{found.stage_fraction(stage, key.batch):.2f}"}
+                    cut = [parts.get(title, "") for title in titles]
+                    text.append(line(f"    {stage.name}", titles, cut, indent).rstrip() + "\n", style="dim")
         text.append(reasons(found, model.label, width))
     refused = {missing.label for missing in found.missing} - {model.label for model in found.models}
     for label in sorted(refused):

@@ -19,6 +19,7 @@ from ..result import Result
 from ..runs.run import environment
 from ..timing import instructions, median_interval, ratio_interval
 from .models import RUNTIMES, BenchModel
+from .stages import StageTime
 
 RESTLESS = 1.5  # the slowest round of the same product by the fastest, from which on people are warned
 
@@ -34,6 +35,7 @@ class Setting:
         threads: Of the CPU.
         device: Where.
         memory: Whether to measure memory too.
+        stages: Whether to time embedding, stages and head, too.
     """
 
     batches: tuple[int, ...] = (1, 8, 32)
@@ -42,6 +44,7 @@ class Setting:
     threads: int = field(default_factory=torch.get_num_threads)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     memory: bool = True
+    stages: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class Bench(Result):
     interrupted: int = 0
     scaling: bool = False
     machine: dict[str, Any] = field(default_factory=lambda: describe_machine())
+    stages: dict[Key, list[StageTime]] = field(default_factory=dict)
 
     @cached_property
     def macs(self) -> dict[tuple[str, tuple[int, int]], int]:
@@ -114,6 +118,11 @@ class Bench(Result):
         """Fraction of the peak: multiply-adds in a second by those of the matrix product in the same round."""
         ours, theirs = self.macs[key.label, key.size] * key.batch, self.side**3
         return ratio_interval([ours / value for value in self.seconds[key]], [theirs / value for value in self.peak])
+
+    def stage_fraction(self, stage: StageTime, batch: int) -> float:
+        """Fraction of the peak that a stage reaches."""
+        took, best = float(np.median(stage.seconds)), float(np.median(self.peak))
+        return stage.macs * batch / took * best / self.side**3
 
     def ratio(self, key: Key, other: Key | None = None) -> Interval | None:
         """Time by that of another measurement in the same round; by the reference's where none is given.
@@ -183,6 +192,7 @@ class Bench(Result):
 
     def describe(self, key: Key) -> dict[str, Any]:
         """One measurement."""
+        stages = self.stages.get(key)
         return {
             "model": key.label,
             "size": key.size,
@@ -195,6 +205,17 @@ class Bench(Result):
             "time_ratio": plain(self.ratio(key)),
             "seconds_until_ready": self.making[key],
             "seconds": self.seconds[key],
+            **({"stages": [self.describe_stage(stage, key.batch) for stage in stages]} if stages else {}),
+        }
+
+    def describe_stage(self, stage: StageTime, batch: int) -> dict[str, Any]:
+        """A part of a measurement."""
+        return {
+            "name": stage.name,
+            "macs": stage.macs,
+            "milliseconds": plain(median_interval([1e3 * value for value in stage.seconds])),
+            "fraction_of_peak": self.stage_fraction(stage, batch),
+            "seconds": stage.seconds,
         }
 
     def __repr__(self) -> str:

@@ -47,6 +47,9 @@ def bench(
     threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU.", show_default="as PyTorch does")] = None,
     device: Device = None,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure memory too.")] = True,
+    stages: Annotated[
+        bool, typer.Option("--stages/--no-stages", help="Time embedding, stages and head, too (eager and folded).")
+    ] = False,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all measurements.")] = None,
     plot: Annotated[
         Path | None,
@@ -85,6 +88,7 @@ def bench(
             threads=threads,
             device=device,
             memory=memory,
+            stages=stages,
             follow=tracked,
             stopped=lambda: flag.number,
         )

@@ -6,7 +6,7 @@ in the papers, which print multiply-adds under the name FLOPs.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -61,16 +61,32 @@ def count(model: nn.Module, image_size: int | Sequence[int] = 224, in_chans: int
 
 def count_macs(model: nn.Module, *inputs: Any) -> int:
     """Multiply-adds of one call of a model, or of any module, in evaluation."""
+    return macs_so_far(model, (), *inputs)[-1]
+
+
+def macs_so_far(model: nn.Module, modules: Iterable[nn.Module], *inputs: Any) -> list[int]:
+    """Multiply-adds of one call in evaluation when each of these modules of the model is done, and at its end.
+
+    Example:
+        >>> first, second = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1)
+        >>> macs_so_far(nn.Sequential(first, second), [first], torch.zeros(1, 3, 4, 4))
+        [384, 640]
+    """
     reported: list[int] = []
+    marks: list[int] = []
+    counter = ProductCounter()
     training = {module: module.training for module in model.modules()}
+    ends = [each.register_forward_hook(lambda *_: marks.append(counter.flops // 2 + sum(reported))) for each in modules]
     model.eval()
     try:
-        with torch.no_grad(), visible_attention(), macs_hook(reported.append), ProductCounter() as counter:
+        with torch.no_grad(), visible_attention(), macs_hook(reported.append), counter:
             model(*inputs)
     finally:
+        for end in ends:
+            end.remove()
         for module, mode in training.items():
             module.training = mode
-    return counter.flops // 2 + sum(reported)
+    return [*marks, counter.flops // 2 + sum(reported)]
 
 
 def deformable_flops(nchw: Sequence[int], weight: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any) -> int:
