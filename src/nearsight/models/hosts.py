@@ -1,14 +1,17 @@
-"""The plain models that the papers start from: DeiT, T2T-ViT, TNT, PVT, Swin and Swin v2, from the same parts."""
+"""The plain models that the papers start from, or compare with: DeiT, T2T-ViT, TNT, PVT, Swin, Swin v2 and CvT."""
 
 from dataclasses import replace
 
 from ..parts import (
     ConcatMerge,
     ConvMerge,
+    ConvProjection,
     Global,
     Learned,
     LinearQkv,
     Mlp,
+    OverlapMerge,
+    OverlapPatchify,
     Patchify,
     PixelEmbed,
     PixelTransformer,
@@ -109,6 +112,18 @@ def swinv2(
     return replace(spec, stages=tuple(stages))
 
 
+def cvt(
+    dims: tuple[int, ...], depths: tuple[int, ...], heads: tuple[int, ...], *, patch: int = 4, img_size: int = 224
+) -> BackboneSpec:
+    """CvT: overlapping patches and merges, attention fed by convolutions; a class token joins in the last stage."""
+    stages = [
+        Stage(dim, depth, ConvProjection(heads=head), merge=OverlapMerge() if index else None)
+        for index, (dim, depth, head) in enumerate(zip(dims, depths, heads, strict=True))
+    ]
+    stages[-1] = replace(stages[-1], aux=1)
+    return BackboneSpec(OverlapPatchify(patch=patch), tuple(stages), "hosts", eps=1e-5, img_size=img_size)
+
+
 SPECS = {
     "deit_tiny": deit(192, 3),
     "deit_small": deit(384, 6),
@@ -138,6 +153,8 @@ SPECS = {
     "swin_nano": swin(32, (2, 2, 2), (1, 2, 4), window=4, patch=2, drop_path=0.1, img_size=32),
     "swinv2_tiny": swinv2(96, (2, 2, 6, 2), (3, 6, 12, 24), window=8, patch=4, img_size=256),
     "swinv2_nano": swinv2(36, (2, 2, 2), (3, 6, 12), window=4, patch=2, img_size=32),
+    "cvt_21": cvt((64, 192, 384), (1, 4, 16), (1, 3, 6)),
+    "cvt_nano": cvt((32, 64, 128), (2, 2, 2), (1, 2, 4), patch=2, img_size=32),
 }
 
 register(__name__, SPECS)

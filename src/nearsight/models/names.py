@@ -7,6 +7,7 @@ from ..parts import (
     BiGate,
     ConcatMerge,
     ConvMerge,
+    ConvProjection,
     ConvStem,
     ConvTokenizer,
     DeformableMerge,
@@ -22,6 +23,8 @@ from ..parts import (
     LocalityFfn,
     LocalMlp,
     Mlp,
+    OverlapMerge,
+    OverlapPatchify,
     Patchify,
     PoolMerge,
     ResidualMerge,
@@ -58,6 +61,7 @@ MIXERS: dict[str, Callable[[Context], Any]] = {
     "shifted_window": lambda c: alternate(Window(heads=c.heads, window=c.window), c.stage.depth),
     "cosine_window": lambda c: alternate(Window(heads=c.heads, window=c.window, cosine=True), c.stage.depth),
     "spatial_reduction": lambda c: SpatialReduction(heads=c.heads, sr_ratio=max(2, 2**c.later_stages)),
+    "conv_projection": lambda c: ConvProjection(heads=c.heads),
     "gather_broadcast": lambda c: GatherBroadcast(heads=c.heads, window=c.window),
     "depthwise": lambda c: DepthWise(),
     "dynamic_depthwise": lambda c: DepthWise(dynamics="homogeneous"),
@@ -87,6 +91,7 @@ PARTS: dict[str, dict[str, Callable[[Context], Any]]] = {
     "merge": {
         "concat": lambda c: ConcatMerge(),
         "conv": lambda c: ConvMerge(),
+        "overlap": lambda c: OverlapMerge(),
         "residual": lambda c: ResidualMerge(),
         "deformable": lambda c: DeformableMerge(),
         "pool": lambda c: PoolMerge(),
@@ -109,6 +114,7 @@ POSITIONS: dict[str, Callable[[Stage], Any]] = {
 }
 EMBEDS: dict[str, Callable[[Embed], Embed]] = {
     "patchify": lambda old: old if isinstance(old, Patchify) else Patchify(patch=old.stride, norm=True),
+    "overlap": lambda old: OverlapPatchify(patch=old.stride),
     "conv_stem": lambda old: ConvStem(patch=old.stride),
     "dense_stem": lambda old: DenseStem(patch=old.stride),
     "conv_tokenizer": lambda old: ConvTokenizer(patch=old.stride),

@@ -8,6 +8,7 @@ from .feedforward import BiGate, DepthwiseThen, LocalityFfn, Mlp, PatchesOnly
 from .gather import GatherBroadcast
 from .local_mlp import LocalMlp
 from .merge import ConcatMerge, ConvMerge, DeformableMerge, ResidualMerge
+from .overlapping import ConvProjection, OverlapMerge, OverlapPatchify
 from .pixels import PixelEmbed, PixelTransformer
 from .position import Learned, Sinusoid
 from .qkv import Life, LinearQkv
@@ -21,6 +22,7 @@ __all__ = [
     "BiGate",
     "ConcatMerge",
     "ConvMerge",
+    "ConvProjection",
     "ConvStem",
     "ConvTokenizer",
     "DeformableMerge",
@@ -36,6 +38,8 @@ __all__ = [
     "LocalMlp",
     "LocalityFfn",
     "Mlp",
+    "OverlapMerge",
+    "OverlapPatchify",
     "PatchesOnly",
     "Patchify",
     "PixelEmbed",

@@ -7,6 +7,7 @@ from typing import Any
 
 import timm
 import torch
+from timm.models.resnet import Bottleneck
 from torch import nn
 
 from ..lattice import Grid
@@ -32,15 +33,34 @@ from .recipes import (
     recipe,
 )
 
+
+def as_beside_hrnet(resnet: nn.Module) -> nn.Module:  # tables show its name
+    """A ResNet of basic blocks as HRNet's authors compare with: two strided 3x3 convolutions for the 7x7 one and the
+    pooling, and a bottleneck from 512 to 2048 channels at the end (appendix B of their paper, arXiv 1908.07919)."""
+    model: Any = resnet
+    first, second = nn.Conv2d(3, 64, 3, 2, 1, bias=False), nn.Conv2d(64, 64, 3, 2, 1, bias=False)
+    model.conv1 = nn.Sequential(first, nn.BatchNorm2d(64), nn.ReLU(), second)
+    model.maxpool = nn.Identity()
+    shortcut = nn.Sequential(nn.Conv2d(512, 2048, 1, bias=False), nn.BatchNorm2d(2048))
+    model.layer4.append(Bottleneck(512, 512, downsample=shortcut))
+    model.fc = nn.Linear(2048, 1000)
+    return model
+
+
+def two_convolutions(*blocks: int) -> BuildRecipe:
+    """Such a ResNet: with the stem, the bottleneck and the classifier the blocks make 38, 72 and 106 layers."""
+    return replace(recipe("resnet34", layers=blocks), change=as_beside_hrnet)
+
+
 QUOTED: dict[str, BuildRecipe | NotBuilt] = {
     # Convolutional networks
     "ResNet-18": recipe("resnet18"),
     "ResNet-50": recipe("resnet50"),
     "ResNet-101": recipe("resnet101"),
     "ResNet-152": recipe("resnet152"),
-    "ResNet-38 (two 3x3)": NOT_SHIPPED,
-    "ResNet-72 (two 3x3)": NOT_SHIPPED,
-    "ResNet-106 (two 3x3)": NOT_SHIPPED,
+    "ResNet-38 (two 3x3)": two_convolutions(3, 4, 6, 3),
+    "ResNet-72 (two 3x3)": two_convolutions(3, 4, 23, 3),
+    "ResNet-106 (two 3x3)": two_convolutions(3, 8, 36, 3),
     "HRNet-W18": recipe("hrnet_w18"),
     "HRNet-W32": recipe("hrnet_w32"),
     "HRNet-W48": recipe("hrnet_w48"),
@@ -80,6 +100,7 @@ QUOTED: dict[str, BuildRecipe | NotBuilt] = {
     "Swin-Ti": recipe("swin_tiny"),
     "Swin-S": recipe("swin_small"),
     "Swin-B": recipe("swin_base"),
+    "CvT-21": recipe("cvt_21", num_classes=100),
     # Transformers of timm
     "ViT-B/16": recipe("vit_base_patch16_384", 384),
     "ViT-L/16": recipe("vit_large_patch16_384", 384),
@@ -102,7 +123,6 @@ QUOTED: dict[str, BuildRecipe | NotBuilt] = {
     "ResT-Small": NOT_SHIPPED,
     "ResT-Base": NOT_SHIPPED,
     "Shuffle Transformer": NOT_SHIPPED,
-    "CvT-21": NOT_SHIPPED,
 }
 
 
