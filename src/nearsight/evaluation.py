@@ -18,7 +18,9 @@ from rich.text import Text
 from .arguments import checked
 from .atomic import check_output, is_own_png, write_whole
 from .console import percent, titled
+from .data.other_labels import read_labels
 from .data.samples import BadImage, Data, Split, Subset, available_cores
+from .interval import Interval, wilson
 from .plots.style import image_html
 from .runs.bundle import ABOUT, Bundle, is_bundle
 from .runs.predictor import Predictor, load, load_trained, pick_device
@@ -40,6 +42,23 @@ SEEN = {  # what the training did with the images already
 }
 
 
+@dataclass(frozen=True)
+class OtherLabels:
+    """How many predictions are right by labels that a file gives beside those of the data.
+
+    Attributes:
+        file: The file.
+        images: Images that it has labels for.
+        left_out: Images that it has none for.
+        accuracy: Fraction of predictions that are among an image's labels.
+    """
+
+    file: str
+    images: int
+    left_out: int
+    accuracy: Interval
+
+
 @dataclass(frozen=True, repr=False)
 class Evaluation(Judged):
     """How good a model is on a split.
@@ -55,6 +74,7 @@ class Evaluation(Judged):
         metrics: Metrics with intervals: of the type of the task.
         robustness: How good it is on corrupted and shifted images, if that was asked for.
         gains: What averaging, views, a temperature and thresholds bring, and what they cost.
+        other_labels: How many are right by other labels, if a file of them was given.
     """
 
     model: str
@@ -66,6 +86,7 @@ class Evaluation(Judged):
     bad: dict[str, str]
     robustness: "Robustness | None" = None
     gains: tuple[Gain, ...] = ()
+    other_labels: OtherLabels | None = None
 
     @property
     def score(self) -> float:
@@ -105,6 +126,7 @@ class Evaluation(Judged):
             "images": len(self.meter.records),
             "bad_images": self.bad,
             **({"gains": [asdict(gain) for gain in self.gains]} if self.gains else {}),
+            **({"other_labels": asdict(self.other_labels)} if self.other_labels else {}),
             **self.metrics.to_dict(self.classes),
             **(self.robustness.to_dict() if self.robustness else {}),
         }
@@ -159,6 +181,13 @@ class Evaluation(Judged):
             text.append(f"; {SEEN[self.split]}", style="yellow")
         text.append(".\n")
         more = self.robustness.tables() if self.robustness else []
+        if (other := self.other_labels) is not None:
+            low, high = percent(other.accuracy.low), percent(other.accuracy.high)
+            line = f"by {Path(other.file).name}: {percent(other.accuracy.value)} of {other.images:,} images right, "
+            more = [
+                Text(f"\n{line}95 % interval {low} – {high}; {other.left_out:,} without such labels left out."),
+                *more,
+            ]
         if self.gains:
             table = titled("beside the plain model", "before", "now", "")
             for gain in self.gains:
@@ -179,6 +208,7 @@ def evaluate(
     corruptions: bool = False,
     shifts: bool = False,
     tta: str | None = None,
+    labels: str | os.PathLike[str] | None = None,
     progress: Progress = iter,
 ) -> Evaluation:
     """Judge the predictions of a model for images that it was not trained with.
@@ -193,6 +223,8 @@ def evaluate(
         corruptions: Judge it on worse images, too: fourteen corruptions at five strengths.
         shifts: Judge it on images that are shifted by 1 to 8 pixels, too.
         tta: Views whose predictions are merged, such as `flip`; one view of one model is judged beside it.
+        labels: Of a classifier: a JSON file with other labels, perhaps several for an image, such as ReaL's for the
+            validation images of ImageNet; a prediction is right if it is among them.
         progress: Wraps the batches, to show how far the work is.
 
     Raises:
@@ -213,6 +245,8 @@ def evaluate(
     """
     trained = load(source) if not isinstance(source, Predictor) and is_bundle(source) else load_trained(source)
     bundle, task = trained.preprocessing, get_evaluator(trained.task)
+    if labels is not None:
+        task.right_by(task.meter(len(trained.classes), trained.settings), {})
     opened, own = open_own(trained, data)
     if opened.task != trained.task:
         raise ValueError(
@@ -222,6 +256,7 @@ def evaluate(
     if split is None and not own and list(opened.splits()) == ["train"]:
         name = "all"  # nobody divided these images
     images = task.match_split(images, opened, trained.classes)
+    allowed = {} if labels is None else read_labels(Path(labels), images, trained.classes)
     name_of_model, path = trained.name, trained.path or Path(trained.name)
     if isinstance(bundle, Bundle):
         name_of_model, path = f"{trained.name} ({bundle.kind}{', 8 bits' if bundle.int8 else ''})", path / ABOUT
@@ -253,6 +288,11 @@ def evaluate(
         ratio = seconds / (time.perf_counter() - began)
         gains.append(gain_of_merging(task, trained.model, plain, meter, ratio))
     gains += task.gains(seen, trained.settings, len(trained.classes))
+
+    other = None
+    if labels is not None:
+        right, counted = task.right_by(meter, allowed)
+        other = OtherLabels(str(labels), counted, len(meter.records) - counted, wilson(right, counted))
 
     robustness = None
     if corruptions or shifts:
@@ -291,6 +331,7 @@ def evaluate(
         bad=bad,
         robustness=robustness,
         gains=tuple(gains),
+        other_labels=other,
     )
 
 

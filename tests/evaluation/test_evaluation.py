@@ -1,15 +1,19 @@
 """Which images are evaluated: those of the recorded split, or others with the same class names."""
 
+import io
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from nearsight.console import percent
 from nearsight.data import open_data
 from nearsight.data.split import complete_splits
 from nearsight.evaluation import evaluate
+from nearsight.interval import wilson
 
 DIGITS = open_data("digits").test
 
@@ -105,3 +109,25 @@ def test_unfinished_run_is_refused(tmp_path) -> None:
         (tmp_path / name).touch()
     with pytest.raises(ValueError, match=r"has no finished model; finish it with `nearsight train --resume"):
         evaluate(tmp_path)
+
+
+def test_other_labels_are_judged_beside_the_own(digits_run, tmp_path) -> None:
+    """By hand: half of the images allow what was predicted, beside the ground truth; a tenth has no labels."""
+    plain = evaluate(digits_run)
+    listed = names(plain)
+    given = {
+        name: [] if index % 10 == 9 else [one.label, *([one.predicted] if index % 2 else [])]
+        for index, (name, one) in enumerate(zip(listed, plain.meter.ranked(), strict=True))
+    }
+    (tmp_path / "labels.json").write_text(json.dumps(given))
+    found = evaluate(digits_run, labels=tmp_path / "labels.json")
+    counted = [index for index in range(len(listed)) if index % 10 != 9]
+    right = sum(bool(index % 2) or bool(plain.meter.scores()[index]) for index in counted)
+    other = found.other_labels
+    assert (other.images, other.left_out) == (len(counted), len(listed) - len(counted))
+    assert other.accuracy == wilson(right, len(counted))
+    assert found.metrics.top1 == plain.metrics.top1
+    assert found.to_dict()["other_labels"]["images"] == len(counted)
+    console = Console(width=100, file=io.StringIO())
+    console.print(found.table())
+    assert f"by labels.json: {percent(other.accuracy.value)} of {len(counted)} images right" in console.file.getvalue()

@@ -49,6 +49,10 @@ def evaluate(
     ] = False,
     shifts: Annotated[bool, typer.Option("--shifts", help="Also on images shifted by 1 to 8 pixels.")] = False,
     tta: Views = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of a classifier: also by other labels, such as ReaL's real.json."),
+    ] = None,
 ) -> None:
     """Say how good a model is.
 
@@ -72,6 +76,7 @@ def evaluate(
         corruptions=corruptions,
         shifts=shifts,
         tta=tta,
+        labels=labels,
         progress=watch("Evaluating"),
     )
     folder = found.save(out)

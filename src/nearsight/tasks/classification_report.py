@@ -247,6 +247,10 @@ class ClassificationEvaluator(Evaluator):
         suggestion = f"{classes[said]} {percent(float(probabilities[said]))}"
         return [Doubt(classes[label], suggestion, float(probabilities[label]))]
 
+    def right_by(self, meter: Meter, allowed: Mapping[int, frozenset[int]]) -> tuple[int, int]:
+        counted = [one.predicted in allowed[index] for index, one in meter.records.items() if allowed.get(index)]
+        return sum(counted), len(counted)
+
     def meter(self, classes: int, settings: Mapping[str, Any] | None = None) -> "ClassificationMeter":
         return ClassificationMeter(classes)
 

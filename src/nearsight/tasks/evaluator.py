@@ -232,6 +232,17 @@ class Evaluator(ABC):
         """What a calibration brings: of predictions as the model makes them, with the ground truth."""
         return []
 
+    def right_by(self, meter: Meter, allowed: Mapping[int, frozenset[int]]) -> tuple[int, int]:
+        """How many predictions are right, and of how many images, where other labels allow any of several classes.
+
+        Args:
+            meter: What was predicted.
+            allowed: Class numbers by index; an image without any is not counted.
+        """
+        raise ValueError(
+            f"Other labels are for models that give an image one class, not to {self.name}; leave --labels out."
+        )
+
     @abstractmethod
     def match_split(self, split: Split, data: Data, classes: Sequence[str]) -> Split:
         """A split of other data than the model was trained with, with the class numbers of the model.
