@@ -37,6 +37,7 @@ from .app.guard import (
     Send,
     check_access,
     ending_at_hangup,
+    prompt_protocol,
     read_body,
     replayed,
 )
@@ -544,6 +545,8 @@ def make_server(service: Service, access: Access, timeout: float) -> "uvicorn.Se
             make_app(service, access),
             log_level="error",
             access_log=False,
+            http=prompt_protocol(timeout),
+            proxy_headers=False,  # anybody can write there that a request comes from elsewhere
             server_header=False,
             timeout_graceful_shutdown=max(1, round(timeout)),
             limit_concurrency=4 * service.waiting + 64,

@@ -5,6 +5,9 @@ import http.client
 import itertools
 import json
 import os
+import socket
+import threading
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -19,6 +22,8 @@ from PIL import Image
 from nearsight.app import guard
 from nearsight.app.guard import MOST_BODY, OUTSIDE
 from nearsight.app.serve import check_access, free_port
+
+from .conftest import any_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -193,6 +198,66 @@ def test_guesses_of_the_password_are_few(guarded: str) -> None:
     assert outcomes == [401] * guard.GUESSES + [429] * (8 - guard.GUESSES)
     status, body, answered = ask(guarded, headers=header("correct horse battery"))
     assert status == 429 and b"try again in" in body and 0 < int(answered["retry-after"]) <= guard.PAUSE
+
+
+def test_nobody_guesses_under_other_addresses(guarded: str) -> None:
+    """What a request says of where it comes from is not what is counted."""
+    outcomes = [ask(guarded, headers=header("?") | {"x-forwarded-for": f"10.0.0.{number}"})[0] for number in range(8)]
+    assert outcomes == [401] * guard.GUESSES + [429] * (8 - guard.GUESSES)
+
+
+@pytest.mark.parametrize("name", ["httptools_impl.HttpToolsProtocol", "h11_impl.H11Protocol"])
+def test_who_does_not_say_what_he_wants_is_hung_up_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvicorn itself waits for ever, and takes a head of any size."""
+    uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    module, _, kind = name.rpartition(".")
+    found = pytest.importorskip(f"uvicorn.protocols.http.{module}", reason="httptools is not installed")
+    monkeypatch.setattr("uvicorn.protocols.http.auto.AutoHTTPProtocol", getattr(found, kind))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await guard.refuse(send, 200, "Here I am.")
+
+    settings = uvicorn.Config(app, port=any_port(), log_level="critical", http=guard.prompt_protocol(0.5))
+    server = uvicorn.Server(settings)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    whole, half = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nX: "
+    body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n\r\n"
+    for sent, says_on in ((b"", b""), (half, b""), (half, b"a"), (whole + half, b"a"), (body, b"a")):
+        with socket.create_connection(("127.0.0.1", settings.port), 0.2) as connection:
+            connection.sendall(sent)
+            end, said, open_still = time.monotonic() + 10, b"", True
+            while open_still and time.monotonic() < end:
+                with suppress(TimeoutError):
+                    try:
+                        connection.sendall(says_on)
+                        more = connection.recv(2**16)
+                    except ConnectionError:
+                        more = b""
+                    said, open_still = said + more, bool(more)
+            assert not open_still
+            assert said.count(b"Here I am.") == sent.count(b"\r\n\r\n")
+    sent_kb = 0
+    with socket.create_connection(("127.0.0.1", settings.port), 20) as connection, suppress(OSError):
+        connection.sendall(half)
+        while sent_kb < 2**14:
+            connection.sendall(b"a" * 2**10)
+            sent_kb += 1
+    assert sent_kb < 2**13
+    server.should_exit = True
+    thread.join(20)
+
+
+@pytest.mark.parametrize("number", [99999, -1])
+def test_messages_that_no_page_sends_get_a_sentence(address: str, number: int, capfd: Any) -> None:
+    kind, message = {"content-type": "application/json"}, {"data": [], "fn_index": number, "session_hash": "a"}
+    status, body, _ = ask(f"{address}/gradio_api/queue/join", json.dumps(message).encode(), kind)
+    assert status == 400 and b"can't make sense of that" in body
+    said = capfd.readouterr().err
+    assert "nearsight: a request failed: " in said and "Traceback" not in said
 
 
 def test_other_machines_need_a_password() -> None:

@@ -1,11 +1,13 @@
 """What stands between the network and the page: who may come in, what may go out."""
 
+import asyncio
 import base64
 import binascii
 import hmac
 import json
 import re
 import signal
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from ..console import first_line
 from .uploads import MOST_BYTES
 
 if TYPE_CHECKING:
@@ -29,9 +32,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 MOST_BODY = MOST_BYTES + 2**20  # a file and what is around it
 TOO_LARGE = f"That is too large; {MOST_BYTES // 2**20} MB are the most."
+MOST_HEAD = 2**18  # of a request: its address and headers
 MOST_MESSAGE = 2**18  # what the page sends about a click or a state
 MOST_KEPT = 20 * MOST_BYTES  # of all uploads together, until the page ends
 SHORTEST = 8  # characters of a password beyond this machine
+PATIENCE = 60.0  # seconds until a file has arrived
+HEAD_PATIENCE = 10.0  # and the head of a request
 GUESSES, PAUSE = 5, 60.0  # wrong passwords from one address, and seconds until it may try again
 ADDRESSES = 1000  # that are remembered for it
 # What FastAPI and Gradio would serve: descriptions of themselves, and a way to other machines.
@@ -70,6 +76,51 @@ def ending_at_hangup(server: "uvicorn.Server") -> Iterator[None]:
         yield
     finally:
         signal.signal(number, before)
+
+
+def prompt_protocol(seconds: float) -> "type[asyncio.Protocol]":
+    """uvicorn's protocol, but for requests whose head does not come to an end: it hangs up after so many seconds.
+
+    Otherwise a few hundred connections that say a letter now and then would keep everybody else out for ever.
+    """
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    class PromptProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        """Waits for the head of a request only so long."""
+
+        timer: asyncio.TimerHandle | None = None
+        head = 0  # bytes of a request that has not begun
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.wait_for_head()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.stop_waiting()
+                return
+            if self.cycle is None or not self.cycle.more_body:  # else the rest of what was refused
+                self.head += len(data)
+            if self.head > MOST_HEAD:
+                self.transport.close()
+            elif self.timer is None:  # a next request on the same connection
+                self.wait_for_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.stop_waiting()
+            super().connection_lost(exc)
+
+        def wait_for_head(self) -> None:
+            self.timer = asyncio.get_running_loop().call_later(seconds, self.transport.close)
+
+        def stop_waiting(self) -> None:
+            self.head = 0
+            if self.timer is not None:
+                self.timer.cancel()
+                self.timer = None
+
+    return PromptProtocol
 
 
 def check_access(host: str, password: str | None) -> None:
@@ -187,7 +238,7 @@ class Guard:
             if scope["path"] == "/":  # not compressed, since the page is looked through on its way out
                 kept = [pair for pair in scope["headers"] if pair[0].lower() != b"accept-encoding"]
                 scope = {**scope, "headers": kept}
-            await self.app(scope, receive, Outgoing(send))
+            await Outgoing(send).respond(self.app, scope, receive)
         elif scope["path"].endswith("/upload"):
             await self.pass_upload(scope, receive, send)
         else:
@@ -202,11 +253,15 @@ class Guard:
             return
         self.arriving += claimed
         try:
-            body = await read_body(receive, MOST_BODY)
+            body = await asyncio.wait_for(read_body(receive, MOST_BODY), PATIENCE)
             if body is None:
                 await refuse(send, 413, TOO_LARGE)
             else:
-                await self.app(scope, replayed(body, receive), Outgoing(send))
+                await Outgoing(send).respond(self.app, scope, replayed(body, receive))
+        except (TimeoutError, asyncio.TimeoutError):
+            await refuse(send, 408, f"The file took more than {PATIENCE:g} seconds to arrive; give a smaller image.")
+        except asyncio.CancelledError:
+            await refuse(send, 503, "The page ends.")
         finally:
             self.arriving -= claimed
 
@@ -222,7 +277,7 @@ class Guard:
         elif not allowed:
             await refuse(send, 403, "That file was not uploaded here; drop an image on the page.")
         else:
-            await self.app(scope, replayed(body, receive), Outgoing(send))
+            await Outgoing(send).respond(self.app, scope, replayed(body, receive))
 
     def is_upload(self, path: Any) -> bool:
         """Whether a path leads to a file in the folder of uploads."""
@@ -316,14 +371,31 @@ async def refuse(send: Send, status: int, sentence: str, extra: list[tuple[bytes
 
 
 class Outgoing:
-    """Adds headers to responses, and takes what points elsewhere out of pages."""
+    """Adds headers to responses, takes what points elsewhere out of pages, and puts sentences for failures."""
 
     def __init__(self, send: Send):
         self.send = send
         self.start: Message | None = None  # of a page, held back until its new length is known
         self.body = b""
+        self.began = self.failed = False
+
+    async def respond(self, app: App, scope: Scope, receive: Receive) -> None:
+        """Let the page respond. Gradio fails at messages that no page of its own sends."""
+        try:
+            await app(scope, receive, self)
+        except asyncio.CancelledError:  # a response that is still being waited for when the page ends
+            pass
+        except Exception as error:
+            print(f"nearsight: a request failed: {first_line(error)}", file=sys.stderr)
+        if not self.began:
+            await refuse(self.send, 400, "The page can't make sense of that; open it anew.")
 
     async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.failed = message["status"] == 500
+        if self.failed:
+            return
+        self.began = True
         if message["type"] == "http.response.start":
             headers = [pair for pair in message["headers"] if pair[0].lower() not in HEADERS]
             message["headers"] = [*headers, *HEADERS.items()]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..arguments import checked
-from .guard import LOCAL, Guard, check_access, ending_at_hangup
+from .guard import HEAD_PATIENCE, LOCAL, Guard, check_access, ending_at_hangup, prompt_protocol
 from .session import offered
 from .similar import SimilarImages
 
@@ -172,6 +172,8 @@ def page_server(
             host=host,
             port=port,
             log_level="error",
+            http=prompt_protocol(HEAD_PATIENCE),
+            proxy_headers=False,  # anybody can write there that a request comes from elsewhere
             timeout_graceful_shutdown=2,
             limit_concurrency=MOST_AT_ONCE,
         )
