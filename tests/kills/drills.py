@@ -27,6 +27,7 @@ from typing import Any
 os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "80", "HF_HUB_OFFLINE": "1"}
 
 import numpy as np
+import optuna
 import timm
 import torch
 import torch._dynamo
@@ -38,7 +39,9 @@ from torch.utils import tensorboard  # noqa: F401
 
 import nearsight
 from nearsight.cli import shell
+from nearsight.runs.predictor import FOLDS
 from nearsight.runs.run import Run
+from nearsight.searching.search import STUDY
 from nearsight.training.ladder import is_ladder
 
 LONGEST = 900  # seconds of one command, on however busy a machine
@@ -205,6 +208,23 @@ def state_of_stages(folder: Path) -> dict[str, Any]:
     return {name: state_of_run(folder / name, folder) for name in ("", "frozen", "fine-tune")}
 
 
+def state_of_folds(folder: Path) -> dict[str, Any]:
+    """The state of each fold, and what is said of all of them together."""
+    files = {name: (folder / name).read_bytes() for name in ("folds.json", "cross_validation.json")}
+    together = {name: timeless(json.loads(content)) for name, content in files.items()}
+    return {"together": together, **{fold.name: state_of_run(fold, folder) for fold in sorted(folder.glob("fold-*"))}}
+
+
+def state_of_search(folder: Path) -> dict[str, Any]:
+    """What each trial drew and reached, and the best model."""
+    study = optuna.load_study(study_name=None, storage=f"sqlite:///{folder / STUDY}")
+    trials = [
+        [trial.number, trial.state.name, trial.params, trial.intermediate_values, trial.value] for trial in study.trials
+    ]
+    runs = {run.name: state_of_run(run) for run in sorted((folder / "trials").iterdir())}
+    return {"trials": trials, "spec": (folder / "spec.json").read_bytes(), **runs}
+
+
 def state_of_comparison(folder: Path) -> dict[str, Any]:
     """The state of every run, and the results without what was timed."""
     results = timeless(json.loads((folder / "results.json").read_text()))
@@ -312,6 +332,16 @@ def make_subjects(place: Path) -> list[Subject]:
         compared = ["compare", *words, *always]
         return Subject(name, lambda out: [*compared, "--out", str(out)], state_of_comparison, False, drills)
 
+    def calibrating(out: Path) -> list[str]:
+        if not out.exists():
+            shutil.copytree(runs["classify"], out)
+        return ["calibrate", str(out)]
+
+    def searching(out: Path) -> list[str]:
+        asked = ["--macs", "2M", "--trials", "3", "--epochs", "3", "--set", "batch=8", "--cpu", "-q", "--out", str(out)]
+        return ["search", data["arrays"], *asked]
+
+    judged = ["data", "check", data["zip"], "--frozen"]
     photo, photos = data["photos"] + "/1.png", data["photos"]
     lamb = {"model.name": "localvit_nano", "optimizer.kind": "lamb", "accumulate": 2}
     pretend = ["distill", runs["classify"], data["arrays"], "--into", "localvit_nano", "--views", "2"]
@@ -348,6 +378,12 @@ def make_subjects(place: Path) -> list[Subject]:
         writing("export a labeller", 1, "export", runs["multilabel"], "--out", "{out}/bundle", "--force"),
         writing("export a detector", 2, "export", runs["detect"], "--out", "{out}/bundle", "--force"),
         writing("export a segmenter", 2, "export", runs["segment"], "--out", "{out}/bundle", "--force"),
+        training("folds", 6, data["arrays"], "--folds", "2", *settings(nano | {"epochs": 2}), state=state_of_folds),
+        Subject("search", searching, state_of_search, False, 6),
+        Subject("calibrate", calibrating, state_of_files, False, 3),
+        writing("embed", 4, "embed", photos, "--model", runs["classify"], "--cache", "{out}/c", "--out", "{out}/a.csv"),
+        writing("check labels", 4, *judged, "--page", "{out}/a", "--fix-list", "{out}/b"),
+        writing("push to a folder", 3, "push", runs["classify"], "--licence", "mit", "--folder", "{out}"),
         comparing("compare classifiers", 3, data["arrays"], "-m", "deit_nano,localvit_nano", "--img-size", "16"),
         comparing("compare segmenters", 1, shapes, "--task", "segment", "-m", "swin_nano", *settings(HEAD)),
     ]  # fmt: skip
@@ -376,7 +412,8 @@ def drill(subject: Subject, number: int, place: Path) -> tuple[bool, str]:
     out, log, told = folder / "out", folder / "log.txt", []
 
     def words() -> list[str]:
-        by_flag = subject.resume and chance.random() < 0.5 and (Run(out).is_begun() or is_ladder(out))
+        is_begun = Run(out).is_begun() or is_ladder(out) or (out / FOLDS).is_file()
+        by_flag = subject.resume and chance.random() < 0.5 and is_begun
         return ["train", "--resume", str(out), "--cpu"] if by_flag else subject.words(out)
 
     kills = chance.randint(1, 3)

@@ -57,6 +57,26 @@ def test_it_ends_with_the_best_of_the_longest_rung_and_its_page(searched: Search
     assert (searched.folder / "front.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.parametrize("drawn", [5, 20])
+def test_a_trial_that_was_killed_while_it_was_drawn_is_drawn_alike(
+    searched: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: int
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def suggest(trial: optuna.Trial, name: str, choices: Any) -> Any:
+        if len(trial.params) == drawn:
+            raise Killed
+        return whole(trial, name, choices)
+
+    whole = optuna.Trial.suggest_categorical
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(optuna.Trial, "suggest_categorical", suggest)
+        run(tmp_path, trials=1)
+    found = trials(run(tmp_path, trials=1).folder)
+    assert found == trials(searched.folder)[: len(found)]
+
+
 def test_the_ablation_trains_the_winner_with_each_slot_made_plain(searched: SearchResult) -> None:
     assert [one.slot for one in searched.ablated] == [slot for slot, _ in plain_forms(searched.spec)]
     held = json.loads((searched.folder / "trials.json").read_text())["ablation"]

@@ -50,6 +50,14 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import Trial
 
+# Settings of the recipe that are not the user's here, and why.
+DECIDED = {
+    "model.name": "which finds the model itself",
+    "model.spec": "which finds the model itself",
+    "epochs": "which trains on several rungs; give --epochs",
+    "seed": "which draws by one seed; give --seed",
+    "data.test": "which never looks at test images",
+}
 PLAN, STUDY, SPEC = "search.json", "study.db", "spec.json"
 FACTOR = 3  # of the trials of a rung, one goes on to the next, which is so much longer
 TRIALS, EPOCHS = 50, 18  # where neither they nor a budget are given
@@ -162,6 +170,8 @@ def search(
         limit=limit,
         seed=seed,
     )
+    for key in plan.changes.keys() & DECIDED.keys():
+        raise ValueError(f"--set {key} won't do in a search, {DECIDED[key]}.")
     seconds = None if budget is None else parse_duration(budget)
     folder = Path(out) if out is not None else Path("runs") / f"search-{Path(source.rstrip('/')).stem or 'data'}"
     check_folder(folder, source)
@@ -427,8 +437,13 @@ class Searcher:
         optuna, study = self.optuna, self.study
         running = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
         number = running[0].number if running else len(study.get_trials(deepcopy=False))
-        study.sampler = optuna.samplers.TPESampler(seed=scramble(self.plan.seed, number, 0) % 2**32)
-        return optuna.trial.Trial(study, running[0]._trial_id) if running else study.ask()
+        sampler = study.sampler = optuna.samplers.TPESampler(seed=scramble(self.plan.seed, number, 0) % 2**32)
+        if not running:
+            return study.ask()
+        trial = optuna.trial.Trial(study, running[0]._trial_id)
+        for name, distribution in running[0].distributions.items():  # what was drawn before the kill, in its order
+            sampler.sample_independent(study, running[0], name, distribution)
+        return trial
 
     def try_one(self, trial: "Trial") -> bool:
         """Train a model as far as its rungs go; False for one that exceeds the limit."""
