@@ -204,3 +204,11 @@ def test_inputs_and_files_of_others_are_refused(tmp_path: Path) -> None:
     for path in (mine, again):
         with pytest.raises(ValueError, match="is read here as well and would be lost"):
             check_output(path, inputs=[mine], is_ours=is_ours, force=True)
+
+
+@pytest.mark.posix
+def test_a_pipe_that_nobody_reads_is_not_waited_at_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearsight.atomic.PATIENCE", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match=r"nobody reads this pipe.*pipe'"):
+        write_whole(tmp_path / "pipe", b"x")

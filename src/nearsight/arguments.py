@@ -5,6 +5,7 @@ texts for numbers where it is not, and can't read annotations that name torch wh
 """
 
 import inspect
+import json
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -218,3 +219,20 @@ def join(names: Iterable[str], last: str) -> str:
     """
     *others, final = names
     return f"{', '.join(others)} {last} {final}" if others else final
+
+
+def why_no_json(error: ValueError | RecursionError) -> str:
+    """What is wrong with a text that `json.loads` could not read, for people.
+
+    Example:
+        >>> try:
+        ...     json.loads('{"a":')
+        ... except ValueError as error:
+        ...     print(why_no_json(error))
+        it is no JSON from line 1, column 6 on
+    """
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is no JSON from line {error.lineno}, column {error.colno} on"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not in UTF-8 from byte {error.start} on"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else "it has a number of thousands of digits"

@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -16,6 +17,7 @@ if sys.platform != "win32":
     import fcntl
 
 LONGEST = 255  # bytes of a name in most file systems
+PATIENCE = 10.0  # seconds until somebody reads a pipe
 HEAD = 4096  # bytes of a file by which it is told whose it is
 
 
@@ -44,7 +46,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         OSError: There is no room, or no right to write; it names the file.
     """
     if is_stream(path):
-        with open(path, "wb") as stream:
+        with naming(Path(path)), open_stream(path) as stream:
             yield stream
         return
     target = Path(os.path.realpath(path))
@@ -118,16 +120,45 @@ def claimed_part(target: Path, folder: bool = False) -> Iterator[Path]:
                 os.close(other)
         for held in part.iterdir() if folder else ():
             remove(held)
-        yield part
-    except OSError as error:
-        if error.errno == errno.ENOSPC and error.filename is None:  # a stream does not know its name
-            error.filename = os.fspath(target)
-        raise
+        with naming(target):
+            yield part
     finally:
         if handle is None or is_open_as(handle, part):  # else it was renamed, and what has its name now is another's
             remove(part)
         if handle is not None:
             os.close(handle)
+
+
+def open_stream(path: str | os.PathLike[str]) -> BinaryIO:
+    """A device or a pipe to write to; at a pipe that nobody reads it is waited for some seconds only.
+
+    Raises:
+        OSError: Nobody reads it.
+    """
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            handle = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+            break
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > end:
+                raise OSError(error.errno, "nobody reads this pipe", os.fspath(path)) from None
+            time.sleep(0.05)
+    os.set_blocking(handle, True)
+    return open(handle, "wb")
+
+
+@contextmanager
+def naming(target: Path) -> Iterator[None]:
+    """Let an error say to which file nothing more can be written: a stream does not know its name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC and error.filename is None:
+            error.filename = os.fspath(target)
+        raise
 
 
 class NoLocksError(Exception):

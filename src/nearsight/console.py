@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -95,3 +96,17 @@ def percent_or_dash(value: float) -> str:
         ('50.0 %', '–')
     """
     return "–" if math.isnan(value) else percent(value)
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """Whether something failed because there is not enough memory.
+
+    Example:
+        >>> is_memory_error(MemoryError()), is_memory_error(RuntimeError("shapes differ"))
+        (True, False)
+    """
+    torch = sys.modules.get("torch")  # a bundle runs without it
+    if isinstance(error, (MemoryError, *([torch.OutOfMemoryError] if torch else []))):
+        return True
+    text = str(error)  # the CPU's allocator has no error of its own
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "not enough memory" in text)

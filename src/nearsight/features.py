@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .atomic import write_whole
+from .atomic import remove, write_whole
 from .data.loader import Batch
 from .data.samples import Split
 from .data.sources.npz import load_arrays
@@ -239,8 +239,8 @@ def keep_only_same(folder: Path, about: dict[str, Any]) -> None:
     except (OSError, ValueError, RecursionError):
         same = False
     if not same:
-        for file in folder.glob("*.npz"):
-            file.unlink()
+        for file in (*folder.glob("*.npz"), note):
+            remove(file)
         write_whole(note, json.dumps(about, indent=1).encode())
 
 

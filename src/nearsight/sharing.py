@@ -138,6 +138,8 @@ def write_repository(predictor: Predictor, folder: Path, licence: str, repositor
     assert predictor.path is not None
     if folder.is_dir() and folder.samefile(predictor.path.parent):
         raise ValueError(f"{folder} is the folder of the model itself; give another.")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is no folder; give another.")
     held = [file.name for file in folder.iterdir() if not file.name.startswith(".")] if folder.is_dir() else []
     if held and not is_card(folder / CARD):  # not by its other files: a run, and weights beside others, have them, too
         raise ValueError(f"{folder} holds other files (such as {held[0]}); give another folder.")

@@ -20,7 +20,8 @@ SECONDS, GIGABYTES = 20, 2
 # What Python says of its own accord; no user can do anything with it.
 PYTHONS_WORDS = re.compile(
     r"Traceback|indices must be|NoneType|object is not|could not convert|unhashable|KeyError|invalid literal|"
-    r"has no attribute|unexpected keyword|positional argument|out of range for|not supported between"
+    r"Expecting |\(char \d|argument \d+ is (longer|shorter)|DefaultCPUAllocator|has no attribute|unexpected keyword|"
+    r"positional argument|out of range for|not supported between"
 )
 
 Try = Callable[..., tuple[int, str, str]]

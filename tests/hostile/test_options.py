@@ -9,6 +9,7 @@ import pytest
 from typer.main import get_command
 
 from nearsight.cli.shell import app
+from nearsight.searching.search import DECIDED
 
 Try = Callable[..., tuple[int, str, str]]
 
@@ -48,6 +49,7 @@ LINES: list[tuple[str, ...]] = [
             "model.localize={ffn: x}",
         )
     ),
+    *(("search", "digits", "--macs", "2M", "--out", "out", "--set", f"{key}=1") for key in DECIDED),
     ("distill", "", "digits", "-o", "out"),
     ("distill", "/dev/null", "digits", "-o", "out"),
     ("distill", "no_such_run", "digits", "-o", "out"),
@@ -83,6 +85,8 @@ LINES: list[tuple[str, ...]] = [
     ("export", "no_such_model", "out"),
     ("export", "deit_nano", "out", "--size", "0"),
     ("export", "deit_nano", "out", "--size", "999999x999999"),
+    ("export", "deit_nano", "--out", "out", "--size", "99999x99999"),
+    ("push", "RUN", "--licence", "mit", "--folder", "/dev/null"),
     ("explain", "deit_nano", "/dev/null"),
     ("explain", "deit_nano", ""),
     ("predict", "/dev/null", "/dev/null"),
@@ -113,8 +117,8 @@ LINES: list[tuple[str, ...]] = [
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(line)[:60].replace("/", "|"))
-def test_absurd_options_are_refused(attempt: Try, line: tuple[str, ...]) -> None:
-    code, _, err = attempt(*line)
+def test_absurd_options_are_refused(attempt: Try, place: Path, line: tuple[str, ...]) -> None:
+    code, _, err = attempt(*(str(place / "run") if word == "RUN" else word for word in line))
     assert code in (1, 2), (code, err)
 
 

@@ -88,6 +88,21 @@ def test_files_of_others_are_not_written_over(attempt: Try, place: Path, here: P
     assert contents(here) == before
 
 
+@pytest.mark.parametrize(
+    "words", [("--weights", "../mine", "--recipe", "frozen"), ("--weights", "../mine"), ("--folds", "2")]
+)
+def test_a_run_of_another_kind_is_not_trained_over(
+    attempt: Try, place: Path, here: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Also not over the one that the weights are from."""
+    shutil.copytree(place / "run", tmp_path / "mine")
+    before = contents(tmp_path / "mine")
+    line = ("train", "digits", "--model", "deit_nano", "--epochs", "1", "--limit", "40", "--batch", "20", "-q")
+    code, _, err = attempt(*line, *words, "--out", "../mine")
+    assert code == 1 and "mine holds " in err and "give another folder with --out" in err
+    assert contents(tmp_path / "mine") == before
+
+
 TRAIN = ("train", "digits", "--model", "deit_nano", "--epochs", "1", "--limit", "32", "-q", "--out", "out")
 EXPORT = ("export", "RUN", "--out", "out", "--force")
 PUSH = ("push", "RUN", "--licence", "mit", "--folder", "out")
@@ -181,6 +196,43 @@ def test_nobody_waits_at_a_pipe_in_the_place_of_a_table(attempt: Try, here: Path
     os.mkfifo(here / "out" / "labels.csv")
     code, _, err = attempt("app", "deit_nano", "--corrections", "out")
     assert code == 1 and "is no table of corrected labels" in err
+
+
+@pytest.mark.parametrize("command", ["embed", "data check"])
+@pytest.mark.parametrize("named", ["~/labels.csv", "classes", "labels.csv?label=label"])
+def test_data_are_not_written_over_however_they_are_named(
+    attempt: Try, place: Path, here: Path, command: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(place / "table", here, dirs_exist_ok=True)
+    write_all(
+        here / "classes", {f"{name}/{n}.png": picture(n) for n in range(3) for name in "ab"} | {"labels.csv": "x"}
+    )
+    monkeypatch.setenv("HOME", str(here))
+    before = contents(here)
+    embed = ("--model", str(place / "run"), "--cache", "out", "--out")
+    file = "classes/labels.csv" if named == "classes" else "labels.csv"
+    option = embed if command == "embed" else ("--fix-list",)
+    code, _, err = attempt(*command.split(), named, *option, file, "--force")
+    assert code == 1 and "is read here as well and would be lost" in err
+    assert contents(here) == before
+
+
+@pytest.mark.linux
+def test_a_device_that_is_full_is_named(attempt: Try, place: Path, images: Path) -> None:
+    code, _, err = attempt("predict", str(place / "run"), "images", "--csv", "/dev/full")
+    assert code == 1 and err.splitlines()[-1] == "nearsight: /dev/full: No space left on device."
+
+
+@pytest.mark.posix
+def test_features_are_kept_where_something_else_lay(attempt: Try, place: Path, images: Path) -> None:
+    line = ("embed", "images", "--model", str(place / "run"), "--cache", "out", "--query", "images")
+    code, said, err = attempt(*line)
+    assert code == 0 and [row for row in said.splitlines() if row[:1] != " "] == ["images/0.png", "images/1.png"], err
+    kept = [path for path in Path("out").rglob("*") if path.is_file()]
+    (note,) = (path for path in kept if path.suffix == ".json")
+    note.unlink()
+    os.mkfifo(note)
+    assert attempt(*line)[:2] == (0, said) and note.is_file()
 
 
 def test_a_list_that_is_read_is_no_place_for_another(attempt: Try, here: Path) -> None:

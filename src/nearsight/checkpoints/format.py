@@ -17,6 +17,7 @@ from timm.models import adapt_input_conv
 from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
+from ..arguments import why_no_json
 from ..atomic import check_output, is_writable_text, write_whole
 from ..models.backbone import Backbone, FeaturePyramid, pair
 from ..models.options import OF_BACKBONE, apply_options, behave
@@ -265,7 +266,11 @@ def load_own(
     options: dict[str, Any],
 ) -> nn.Module:
     """A model of ours."""
-    spec = spec_from_json(description["spec"])
+    try:
+        spec = spec_from_json(description["spec"])
+    except (ValueError, TypeError) as error:  # which knows no file
+        reason = str(error).rstrip(".")
+        raise WeightFileError(f"{path.with_suffix('.json')} describes no model ({reason}); {REPLACE}") from None
     old_size, old_channels, old_classes = (description[key] for key in ("img_size", "in_chans", "num_classes"))
     with torch.device("meta"):
         old = Backbone(spec, img_size=pair(old_size), in_chans=old_channels, num_classes=old_classes)
@@ -352,7 +357,7 @@ def read_description(path: str | Path) -> dict[str, Any]:
     try:
         description = json.loads(beside.read_text(encoding="utf-8"))
     except ValueError as error:  # also a number of thousands of digits
-        raise WeightFileError(f"{beside} is not whole JSON ({str(error).partition(';')[0]}).") from None
+        raise WeightFileError(f"{beside} is not whole JSON ({why_no_json(error)}).") from None
     except RecursionError:
         raise WeightFileError(f"{beside} is nested too deeply to describe a model of Nearsight.") from None
     if not isinstance(description, dict) or description.get("format") != FORMAT:

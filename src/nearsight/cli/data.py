@@ -91,7 +91,7 @@ def check(
     from ..data.check import check_data as check_images
     from ..data.check import fix_list as list_fixes
     from ..data.check import render_report
-    from ..runs.run import data_folder
+    from ..runs.run import data_inputs
     from ..tasks.classify import choose_patch
 
     refuse_same(fix_list=fix_list, page=page if model is not None or frozen else None)
@@ -99,11 +99,9 @@ def check(
     if fix_list:
         splits = opened.splits().values()
         names = {os.fsencode(split.name(index)) for split in splits for index in range(len(split))}
-        folder = data_folder(data)
-        inside = folder is not None and fix_list.resolve().is_relative_to(folder)  # a list that is read, perhaps
         check_output(
             fix_list,
-            inputs=[data.partition("?")[0], *([fix_list] if inside else [])],
+            inputs=data_inputs(data, fix_list),
             is_ours=lambda head: head.endswith(b"\n") and set(head.split(b"\n")[:-1]) <= names,  # of these data
             force=force,
             option="--fix-list",
@@ -112,7 +110,7 @@ def check(
     if judged:
         from ..label_issues import check_data, draw_page, is_page
 
-        check_output(page, inputs=[data.partition("?")[0]], is_ours=is_page, force=force, option="--page")
+        check_output(page, inputs=data_inputs(data, page), is_ours=is_page, force=force, option="--page")
         report = check_data(
             opened, model=model, frozen=frozen, groups=groups, workers=workers, progress=watch("Judging")
         )

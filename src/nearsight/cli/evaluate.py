@@ -265,14 +265,17 @@ def embed(
 
     from ..atomic import check_output
     from ..console import print_json
+    from ..data.file_system import find_images
     from ..embedding import check_suffix, is_features
     from ..embedding import embed as extract
+    from ..runs.run import data_inputs
 
     if out is None and not query:
         raise ValueError("Give --out FILE for a table of the features, or --query IMAGE for similar images.")
     if out is not None:
         check_suffix(out)
-        check_output(out, inputs=[data, data.partition("?")[0]], is_ours=is_features, force=force, option="--out")
+        check_output(out, inputs=data_inputs(data, out), is_ours=is_features, force=force, option="--out")
+    asked = [str(path) for path in find_images([str(path) for path in query or ()])] if query else []
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     quiet = not console.is_terminal
@@ -291,12 +294,12 @@ def embed(
         )
     for name, reason in list(found.bad.items())[:10]:
         print(f"left out: {name}: {reason}", file=sys.stderr)
-    near = found.similar([str(path) for path in query], top=top) if query else []
+    near = found.similar(asked, top=top) if asked else []
     if as_json:
         rows = [[vars(one) for one in row] for row in near]
-        print_json(found.to_dict() | {"similar": dict(zip(map(str, query or ()), rows, strict=True))})
+        print_json(found.to_dict() | {"similar": dict(zip(asked, rows, strict=True))})
     else:
-        for path, row in zip(query or (), near, strict=True):
+        for path, row in zip(asked, near, strict=True):
             print(path)
             for one in row:
                 print(f"  {one.similarity:6.3f}  {one.image}{f' ({one.label})' * bool(one.label)}")

@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from .. import __version__
+from ..console import is_memory_error
 from .bench import bench
 from .compare import compare
 from .data import data_app
@@ -228,17 +229,3 @@ def options(
     ] = False,
 ) -> None:
     """Vision transformers that look close first."""
-
-
-def is_memory_error(error: BaseException) -> bool:
-    """Whether something failed because there is not enough memory.
-
-    Example:
-        >>> is_memory_error(MemoryError()), is_memory_error(RuntimeError("shapes differ"))
-        (True, False)
-    """
-    torch = sys.modules.get("torch")  # a bundle runs without it
-    if isinstance(error, (MemoryError, *([torch.OutOfMemoryError] if torch else []))):
-        return True
-    text = str(error)  # the CPU's allocator has no error of its own
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "not enough memory" in text)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
+from ..arguments import why_no_json
 from ..atomic import write_whole
 from ..interval import Interval
 
@@ -271,6 +272,8 @@ def read_results(folder: Path) -> Comparison:
     except (ValidationError, TypeError, ValueError, RecursionError) as error:
         first = error.errors()[0] if isinstance(error, ValidationError) else None
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error).splitlines()[0]
+        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
+            reason = why_no_json(error)
         raise ValueError(
             f"{path} is not what `nearsight compare` writes ({reason}); run the comparison again."
         ) from None

@@ -16,7 +16,7 @@ from torch import nn
 
 from ..arguments import checked
 from ..atomic import writing_folder
-from ..console import first_line
+from ..console import first_line, is_memory_error
 from ..interval import Interval
 from ..result import Result
 from ..runs.bundle import (
@@ -113,6 +113,8 @@ def refuse_others(opened: Predictor) -> None:
     try:
         logits = opened.model(torch.zeros(1, channels, height, width))
     except Exception as error:  # timm's models fail in many ways on sizes that they were not made for
+        if is_memory_error(error):
+            raise
         raise ValueError(
             f"{opened.name} does not take {colour(channels)} images of {height}×{width} pixels ({first_line(error)}); "
             "give another --size."

@@ -14,6 +14,7 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .. import __version__
+from ..arguments import why_no_json
 from ..atomic import is_writable_text, refuse_unwritable
 from ..data.image import enough_for, show_middle
 from ..data.restore import fit_sides, resize_image
@@ -278,8 +279,7 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-        reason = str(error).partition(";")[0]
-        raise BundleError(f"{file} is not whole JSON ({reason}); export the model again.") from None
+        raise BundleError(f"{file} is not whole JSON ({why_no_json(error)}); export the model again.") from None
     return value if isinstance(value, dict) else {}
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, InstanceOf, ValidationError, create_model
 
 from .. import __version__
+from ..arguments import why_no_json
 from ..atomic import expand_home, write_whole
 from ..config.files import read_recipe, to_yaml
 from ..config.recipe import Recipe
@@ -399,8 +400,7 @@ def read_record(path: Path, keys: Iterable[str] = (), kind: type[BaseModel] | No
     try:
         values = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).partition(";")[0]
-        raise damaged(reason) from None
+        raise damaged(why_no_json(error)) from None
     if not isinstance(values, dict):
         raise damaged("it holds no object")
     for key in keys:
@@ -517,9 +517,11 @@ WRITTEN_FIRST = {
 }
 
 
-def check_output_folder(run: Run, source: str) -> None:
-    """Refuse a folder for a new run that lies inside the data, or holds what is not of a run."""
+def check_output_folder(run: Run, source: str, anew: bool = False) -> None:
+    """Refuse a folder for a new run that lies inside the data, or holds what is not of a run; `anew`: or a run."""
     if run.is_begun():
+        if anew:
+            raise ValueError(f"{run.folder} holds another run, which would be lost; give another folder with --out.")
         return
     refuse_inside(run.folder, source)
     if not run.folder.is_dir():
@@ -547,6 +549,13 @@ def refuse_inside(folder: Path, source: str) -> None:
     data = data_folder(source)
     if data is not None and folder.resolve().is_relative_to(data):
         raise ValueError(f"{folder} lies inside the data {source}; give a folder outside with --out.")
+
+
+def data_inputs(source: str, file: Path) -> list[Path]:
+    """What a file to write must not be: the data themselves, and in their folder whatever is there."""
+    folder = data_folder(source)
+    inside = folder is not None and file.resolve().is_relative_to(folder)
+    return [expand_home(source), expand_home(source.partition("?")[0]), *([file] if inside else [])]
 
 
 def data_folder(source: str) -> Path | None:

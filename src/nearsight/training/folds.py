@@ -132,7 +132,7 @@ def train_folds(
             )
         recipe = parse(noted["resolved"], str(path))
     else:
-        check_output_folder(run, source)
+        check_output_folder(run, source, anew=True)
         prepared = prepare(source, of_fold(recipe, folds, 1))  # refuses what can't be divided
         if not staged:  # what the data decide is decided once for all folds
             recipe = prepared.recipe.model_copy(update={"data": recipe.data})

@@ -164,7 +164,7 @@ def climb(
     run, began = Run(folder), time.monotonic()
     settings: dict[str, Any] = {"track": track, "quiet": quiet, "cpu": cpu}
     if not is_ladder(folder):
-        check_output_folder(run, source)
+        check_output_folder(run, source, anew=True)
     with run.locked():
         plan = read_plan(run)
         if plan is None:

@@ -145,7 +145,7 @@ def class_names(source: str, names: Any, lines: Mapping[str, Sequence[list[list[
         names = dict(enumerate(names))
     if isinstance(names, dict) and all(str(key).isdecimal() and len(str(key)) < 10 for key in names):
         if any(isinstance(name, list | dict) or name is None for name in names.values()):
-            raise ValueError(f"The names of {source} hold lists or nothing; each class has one name, as a text.")
+            raise ValueError(f"The names in the data.yaml of {source} hold lists or nothing; each class has one text.")
         spelled: dict[int, str] = {}
         taken: set[str] = set()
         for key, name in sorted(names.items(), key=lambda item: int(item[0])):
@@ -153,7 +153,7 @@ def class_names(source: str, names: Any, lines: Mapping[str, Sequence[list[list[
             taken.add(spelled[int(key)])
         return spelled
     if names is not None:
-        raise ValueError(f"The names of {source} are neither a list nor numbers with names.")
+        raise ValueError(f"The names in the data.yaml of {source} are neither a list nor numbers with names.")
     words = {line[0] for files in lines.values() for file in files if file for line in file}
     return {number: str(number) for number in sorted({int(word) for word in words if word.isdecimal()})}
 
