@@ -57,6 +57,8 @@ def wilson(hits: int, total: int) -> Interval:
 def student(parts: NDArray[Any]) -> Interval:
     """A score with Student's interval, which ends at 0 and 1, from what each of some groups of images adds to it `[k]`.
 
+    Of a single group the interval is not known (nan).
+
     Example:
         >>> import numpy as np
         >>> [round(x, 3) for x in student(np.array([0.7, 0.8, 0.9]))]
@@ -64,6 +66,9 @@ def student(parts: NDArray[Any]) -> Interval:
     """
     from scipy.special import stdtrit  # which bundles do without
 
-    value, error = float(parts.mean()), float(parts.std(ddof=1)) / len(parts) ** 0.5
+    value = float(parts.mean())
+    if len(parts) < 2:
+        return Interval(value, math.nan, math.nan)
+    error = float(parts.std(ddof=1)) / len(parts) ** 0.5
     reach = float(stdtrit(len(parts) - 1, 0.975)) * error
     return Interval(value, max(0.0, value - reach), min(1.0, value + reach))

@@ -21,11 +21,11 @@ from scipy.signal import fftconvolve
 
 from .console import percent, titled
 from .data.samples import Split, Subset, scramble
-from .interval import Interval
+from .interval import Interval, student
 from .plots.style import COLOURS, INK, SEQUENTIAL, SMALL, figure, tidy, to_png, write
 from .runs.predictor import Predictor
 from .tasks import get_evaluator
-from .tasks.evaluator import Meter, Metric
+from .tasks.evaluator import Metric
 
 if TYPE_CHECKING:
     import torch
@@ -449,20 +449,13 @@ def measure_robustness(
                     agreement[variant.pixels].append(still[number].agreement(shown, iou=0.5, score=1))
             meters[shown_as].records[number] = meters[shown_as].record(number, prediction, target)
     value = [meter.metrics().values()[task.metric.key] for meter in meters]
+    worst = np.mean([meter.scores() for meter in meters[: len(worse)]], axis=0) if worse else None
     strengths = {name: tuple(value[STRENGTHS * row :][:STRENGTHS]) for row, name in enumerate(names)}
     return Robustness(
         metric=task.metric,
         clean=clean,
         corruptions=strengths,
-        corrupted=mean_score(meters[: len(worse)]) if worse else None,
+        corrupted=None if worst is None else student(worst),
         shifts={by: value[len(worse) + by] for by in (SHIFTS if shifts else ())},
         agreement={by: float(np.mean(values)) for by, values in agreement.items()},
     )
-
-
-def mean_score(meters: Sequence[Meter]) -> Interval:
-    """Mean score over all meters, and its 95 % interval over images."""
-    scores = np.mean([meter.scores() for meter in meters], axis=0)
-    half = 1.96 * scores.std(ddof=1) / math.sqrt(len(scores)) if len(scores) > 1 else math.nan
-    mean = float(scores.mean())
-    return Interval(mean, mean - half, mean + half)

@@ -23,7 +23,7 @@ from ..console import tracked
 from ..data import Split
 from ..network import obeys_offline
 from ..runs.predictor import load_trained, pick_device
-from ..runs.run import Run, processor, refuse_inside, refuse_odd_name
+from ..runs.run import Run, check_plan_folder, processor, refuse_odd_name
 from ..tasks import get_task
 from ..tasks.build import channels_seen
 from ..timing import make_task, median_interval, parse_duration, take_turns, with_threads
@@ -156,7 +156,8 @@ def compare(
         candidates += pretrained_candidates(candidates, shared, download, offline, quiet)
     numbers = parse_seeds(seeds)
     folder = Path(out) if out is not None else default_folder(source)
-    check_folder(folder, source)
+    check_plan_folder(folder, source, "comparison", "plan.json")
+    read_plan(folder)  # refuses what is none, before anything is put there
     with locked(folder):
         old = read_plan(folder)
         if old is not None:
@@ -228,19 +229,6 @@ def spell_call(arguments: Mapping[str, Any]) -> str:
 def default_folder(data: str) -> Path:
     """Folder of a comparison, named after the data."""
     return Path("runs") / f"compare-{Path(data.rstrip('/')).stem or 'data'}"
-
-
-def check_folder(folder: Path, source: str) -> None:
-    """Refuse a folder that is a file, lies inside the data, or holds what is not of a comparison."""
-    refuse_inside(folder, source)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; give a folder with --out.")
-    held = sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
-    if held and "plan.json" not in held:
-        raise ValueError(
-            f"{folder} holds other things than a comparison (such as {held[0]}); give --out a new or an empty folder."
-        )
-    read_plan(folder)  # refuses what is none, before anything is put there
 
 
 def plan_models(

@@ -536,6 +536,25 @@ def check_output_folder(run: Run, source: str, anew: bool = False) -> None:
         )
 
 
+def check_plan_folder(folder: Path, source: str, what: str, plan: str) -> None:
+    """Refuse a folder that is a file, lies inside the data, or holds other things than a comparison or a search.
+
+    Args:
+        folder: Where to.
+        source: The data.
+        what: Kind of work, for the sentence.
+        plan: Name of the file that a folder of it has.
+    """
+    refuse_inside(folder, source)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; give a folder with --out.")
+    held = sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
+    if held and plan not in held:
+        raise ValueError(
+            f"{folder} holds other things than a {what} (such as {held[0]}); give --out a new or an empty folder."
+        )
+
+
 def is_resolved(file: Path) -> bool:
     """Whether a recipe is one that a run wrote: with nothing left open."""
     try:

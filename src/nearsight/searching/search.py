@@ -34,7 +34,7 @@ from ..factory import create_model
 from ..models.spec import BackboneSpec, spec_from_json, to_json, write_spec
 from ..result import as_json
 from ..runs.predictor import pick_device
-from ..runs.run import Run, refuse_inside
+from ..runs.run import Run, check_plan_folder
 from ..tasks import get_task
 from ..timing import parse_duration
 from ..training.loop import run_training
@@ -174,7 +174,7 @@ def search(
         raise ValueError(f"--set {key} won't do in a search, {DECIDED[key]}.")
     seconds = None if budget is None else parse_duration(budget)
     folder = Path(out) if out is not None else Path("runs") / f"search-{Path(source.rstrip('/')).stem or 'data'}"
-    check_folder(folder, source)
+    check_plan_folder(folder, source, "search", PLAN)
     check_same(folder, plan)  # before anything is put there
     with Run(folder).locked(), listening() as flag, reading_study(folder / STUDY):
         return Searcher(plan, folder, flag, cpu, quiet).run(
@@ -199,18 +199,6 @@ def reading_study(file: Path) -> Iterator[None]:
         yield
     except (SQLAlchemyError, optuna.exceptions.OptunaError, json.JSONDecodeError) as error:
         raise ValueError(damaged.format(first_line(error)[:200])) from None
-
-
-def check_folder(folder: Path, source: str) -> None:
-    """Refuse a folder that is a file, lies inside the data, or holds what is not of a search."""
-    refuse_inside(folder, source)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; give a folder with --out.")
-    held = sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
-    if held and PLAN not in held:
-        raise ValueError(
-            f"{folder} holds other things than a search (such as {held[0]}); give --out a new or an empty folder."
-        )
 
 
 def check_same(folder: Path, plan: SearchPlan) -> None:
