@@ -55,9 +55,9 @@ def test_a_class_whose_name_is_a_number_is_meant_by_it(tmp_path: Path, images: S
 @pytest.mark.parametrize(
     "content, said",
     [
-        ("{", "is no JSON with labels"),
-        ("[" * 100_000, "is no JSON with labels"),
-        ("7" * 5000, "is no JSON with labels"),
+        ("{", "holds no labels (it is no JSON from line 1, column 2 on); write"),
+        ("[" * 100_000, "holds no labels (it is nested too deeply)"),
+        ("7" * 5000, "holds no labels (it has a number of thousands of digits)"),
         ('"labels"', 'holds "labels"; write'),
         ([0, 1, 0, 2], "the labels of ILSVRC2012_val_00000001.png are 0, not a list of classes"),
         ([[3]], "has the class 3, which the model does not know; give names of its 3 classes, or numbers from 0 to 2"),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..arguments import why_no_json
 from .samples import Split
 
 LARGEST = 1 << 28  # bytes of a file; ReaL's has less than a hundredth of that
@@ -58,13 +59,12 @@ def read_file(path: Path) -> dict[str, Any] | list[Any]:
     """What the file holds."""
     try:
         if path.stat().st_size > LARGEST:
-            raise ValueError(f"it is larger than {LARGEST >> 20} MB")
+            raise OSError(0, f"it is larger than {LARGEST >> 20} MB")
         given = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path} can't be read ({error.strerror}); {HOW}.") from None
     except (ValueError, RecursionError) as error:
-        reason = str(error).partition(";")[0]
-        raise ValueError(f"{path} is no JSON with labels ({reason}); {HOW}.") from None
+        raise ValueError(f"{path} holds no labels ({why_no_json(error)}); {HOW}.") from None
     if not isinstance(given, dict | list):
         raise ValueError(f"{path} holds {short(given)}; {HOW}.")
     return given
