@@ -84,6 +84,18 @@ def test_look_alikes_and_outliers_are_found_by_their_features(wrong: tuple[Data,
     assert report.outliers[0].index == 7
 
 
+def test_an_image_of_no_class_is_an_outlier_among_classes_that_scatter_widely(wrong: tuple[Data, set[int]]) -> None:
+    """By cosine it would not be: in many dimensions every image is nearly at right angles to the others."""
+    data, _ = wrong
+    assert data.train is not None
+    report, _ = check_surveyed(data, None, 0)
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(300, 1, 384)) + 0.5 * rng.normal(size=(10, 1, 384))[data.train.labels]
+    values[[5, 80]] = 1.6 * rng.normal(size=(2, 1, 384))
+    label_issues.compare_features(report, data, [("train", n) for n in range(300)], values.astype(np.float32))
+    assert {one.index for one in report.outliers} == {5, 80}
+
+
 def test_out_of_fold_probabilities_are_of_regressions_without_the_fold() -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(80) % 2
