@@ -394,7 +394,10 @@ def label_sections(report: CheckReport) -> Iterator[Section]:
         ]
         yield f"Look-alikes with different labels ({len(lines):,})", first_lines(lines)
     if report.outliers:
-        lines = [f"{one.name}: {one.label}, {one.distance:.1f} x the usual distance" for one in report.outliers]
+        lines = [
+            f"{one.name}: {f'{one.label}, ' * bool(one.label)}{one.distance:.1f} x the usual distance"
+            for one in report.outliers
+        ]
         yield f"Outliers, far from all other images ({len(lines):,})", first_lines(lines)
 
 
