@@ -7,8 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
+from . import TaskName
+
 LARGEST_SEED = 2**63 - 1  # torch takes no larger ones everywhere
 MOST_EPOCHS = 100_000
+WITH_HEAD = ("detect", "segment")  # tasks whose models have one of `nearsight.heads`
 
 
 def ensure(holds: Callable[[Any], bool], sentence: str) -> AfterValidator:
@@ -491,7 +494,7 @@ class Recipe(ConfigBase):
     """
 
     name: str = "custom"
-    task: Literal["classify", "multilabel", "detect", "segment"] = "classify"
+    task: TaskName = "classify"
     model: ModelChoice = ModelChoice()
     data: DataUse = DataUse()
     frozen: bool = False
@@ -514,14 +517,14 @@ class Recipe(ConfigBase):
     @model_validator(mode="after")
     def check_together(self) -> "Recipe":
         """Refuse a head without use, batches that can't be divided, and a warm-up that never ends."""
-        if self.task in ("classify", "multilabel") and self.model.head is not None:
+        if self.task not in WITH_HEAD and self.model.head is not None:
             raise ValueError(
                 f"model.head {self.model.head} detects or segments, but the task is to classify; leave it out, or "
                 "choose a recipe for that"
             )
-        if self.task in ("classify", "multilabel") and self.model.freeze_stem_norms:
+        if self.task not in WITH_HEAD and self.model.freeze_stem_norms:
             raise ValueError("model.freeze_stem_norms is for detectors and segmenters; set it to false to classify")
-        if self.task in ("detect", "segment") and self.data.whole_up_to != DataUse().whole_up_to:
+        if self.task in WITH_HEAD and self.data.whole_up_to != DataUse().whole_up_to:
             raise ValueError(f"data.whole_up_to is for classifiers; leave it out to {self.task}, and see dense.crop")
         if self.batch % self.accumulate:
             raise ValueError(f"batch {self.batch} can't be worked off in {self.accumulate} equal parts (accumulate)")

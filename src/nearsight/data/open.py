@@ -17,12 +17,12 @@ import numpy as np
 
 from ..arguments import checked
 from ..atomic import expand_home
+from ..config import TASKS
 from .file_system import SPLITS, FileSystem, LocalFolder, ZipArchive, split_of
 from .samples import Data
 from .split import restore_splits
 
 NAMES = ("digits", "shapes", "cifar10", "cifar100", "flowers102", "oxford_pets", "fashion_mnist")
-TASKS = ("classify", "multilabel", "detect", "segment")
 TOLD_APART = {"segment": "pixels", "multilabel": "labels"}  # what tasks tell apart that need two classes
 KINDS = (
     "a folder or .zip of class folders, a .csv, .tsv or .parquet table, an .npz file, .tar shards, a Hugging Face "

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..config import TASKS as NAMES  # a task is a file of this package with that name, and its `TASK`
+
 if TYPE_CHECKING:
     from .base import Task
     from .evaluator import Evaluator
 
 __all__ = ["TASKS", "get_evaluator", "get_task"]
 
-# A task is one file of this package, named as recipes name the task; its `TASK` is the task.
-NAMES = ("classify", "multilabel", "detect", "segment")
 # Where the evaluator of a task stands by itself, without torch; of another task, the task is asked.
 EVALUATORS = {
     "classify": "classification_report",

@@ -104,7 +104,7 @@ def distill(
     source, given_teacher = os.fspath(data), os.fspath(teacher)
     refuse_nothing({"TEACHER": teacher, "DATA": data, "--into": into, "--out": out, "--epochs": epochs})
     task = task or find_task(source)
-    if task not in ("classify", "multilabel"):
+    if not get_task(task).is_linear:
         raise ValueError(
             f"A teacher gives classes to whole images, but {source} is there to {task}; use `nearsight train`."
         )
