@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nearsight
+from nearsight.parts.slots import REGISTERED, Part
 
 ROOT = Path(nearsight.__file__).parent
 
@@ -71,4 +72,22 @@ def test_imports_point_one_way() -> None:
         for other in imports(path):
             if other != own and heights[other] >= heights[own]:
                 wrong.add(f"{relative} imports {other}")
+    assert sorted(wrong) == []
+
+
+# Where the parts of the papers are named: their files, the families' tables, what reads the releases, what the papers'
+# own tables list, and LIFE's detector.
+NAMED = ("parts/", "models/", "checkpoints/released/", "reproduction/", "explanation/probing/paper.py", "heads/detr.py")
+
+
+def test_parts_of_the_papers_are_named_by_tables_and_readers_alone() -> None:
+    ours = {name for name, part in REGISTERED.items() if issubclass(part, Part) and part.family != "hosts"}
+    assert {"LocalityFfn", "BiGate", "DeformableMerge", "DepthWise", "Life"} <= ours
+    wrong = set()
+    for path in ROOT.rglob("*.py"):
+        relative = path.relative_to(ROOT).as_posix()
+        if not relative.startswith(NAMED):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+            wrong |= {f"{relative} names {name}" for name in named & ours}
     assert sorted(wrong) == []
