@@ -1,6 +1,7 @@
 """Dependencies point one way: what stands further up never imports what stands below it."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,14 @@ def test_imports_point_one_way() -> None:
             if other != own and heights[other] >= heights[own]:
                 wrong.add(f"{relative} imports {other}")
     assert sorted(wrong) == []
+
+
+def test_the_page_on_architecture_names_every_room() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = {name for layer in LAYERS for name in layer}
+    assert rooms == {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    rooms -= {"__main__", "__init__"}
+    assert [room for room in sorted(rooms) if not re.search(rf"`{room}(\.py)?`", page)] == []
 
 
 # Where the parts of the papers are named: their files, the families' tables, what reads the releases, what the papers'
