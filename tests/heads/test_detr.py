@@ -36,7 +36,7 @@ def test_perfect_answers_cost_nothing_and_others_do() -> None:
     perfect = set_losses(logits, boxes, wanted, 0.1)
     assert all(loss.item() == pytest.approx(0, abs=1e-5) for loss in perfect.values())
     moved = set_losses(logits, boxes + 0.01, wanted, 0.1)
-    assert moved["boxes"].item() == pytest.approx(5 * 4 * 0.01, rel=1e-3) and moved["overlaps"] > 0
+    assert moved["boxes"].item() == pytest.approx(5 * 4 * 0.01, rel=1e-3) and moved["giou"] > 0
 
 
 def test_more_objects_than_queries_are_paired_as_far_as_they_go() -> None:
@@ -96,7 +96,7 @@ def test_all_decoder_layers_learn() -> None:
     model = build().train()
     losses = model(torch.randn(1, 3, 64, 80), targets=[make_target((4, 4, 20, 24))])
     sum(losses.values()).backward()
-    assert set(losses) == {"classes", "boxes", "overlaps"}
+    assert set(losses) == {"classes", "boxes", "giou"}
     assert all(layer.ffn[0].weight.grad.abs().sum() > 0 for layer in model.head.decoder)
 
 

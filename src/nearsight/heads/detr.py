@@ -139,8 +139,8 @@ def pair(logits: Tensor, boxes: Tensor, wanted: Target) -> tuple[Tensor, Tensor]
     """
     classes = -logits.softmax(-1)[:, wanted["labels"]]
     distance = torch.cdist(boxes, wanted["boxes"], p=1)
-    overlap = generalized_box_iou(corners(boxes), corners(wanted["boxes"]))
-    cost = classes + L1_WEIGHT * distance - GIOU_WEIGHT * overlap
+    giou = generalized_box_iou(corners(boxes), corners(wanted["boxes"]))
+    cost = classes + L1_WEIGHT * distance - GIOU_WEIGHT * giou
     # Numbers that are none must not stop the pairing here: the loss shows them, and the training deals with it.
     cost = cost.nan_to_num(nan=IMPOSSIBLE, posinf=IMPOSSIBLE, neginf=-IMPOSSIBLE)
     queries, objects = linear_sum_assignment(cost.cpu().numpy())
@@ -165,7 +165,7 @@ def set_losses(logits: Tensor, boxes: Tensor, wanted: list[Target], empty_weight
     return {
         "classes": F.cross_entropy(logits.flatten(0, 1), labels.flatten(), weight=weights),
         "boxes": L1_WEIGHT * F.l1_loss(ours, theirs, reduction="sum") / total,
-        "overlaps": GIOU_WEIGHT * generalized_box_iou_loss(corners(ours), corners(theirs), reduction="sum") / total,
+        "giou": GIOU_WEIGHT * generalized_box_iou_loss(corners(ours), corners(theirs), reduction="sum") / total,
     }
 
 

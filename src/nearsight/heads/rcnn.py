@@ -30,7 +30,7 @@ GIOU_WEIGHT = 10.0
 class BoxStageSettings:
     """How a stage judges boxes; the defaults are Mask R-CNN's, the fields those of `CascadeMaskRcnn`."""
 
-    overlap: float = 0.5
+    iou: float = 0.5
     coding: tuple[float, float] = (10.0, 5.0)
     fraction: float = 1.0
     convs: int = 0
@@ -81,8 +81,8 @@ class BoxStage(RoIHeads):
             level_pool(strides, side, head.anchor_scale, head.samples),
             layers,
             BoxPredictor(head.hidden, num_classes, stage.per_class),
-            fg_iou_thresh=stage.overlap,
-            bg_iou_thresh=stage.overlap,
+            fg_iou_thresh=stage.iou,
+            bg_iou_thresh=stage.iou,
             batch_size_per_image=head.rois,
             positive_fraction=0.25,
             bbox_reg_weights=(centre, centre, length, length),
@@ -426,8 +426,8 @@ class CascadeMaskRcnn(MaskRcnn):
             )
         rows = zip(self.overlaps, self.codings, self.losses, strict=True)
         return tuple(
-            BoxStageSettings(overlap, coding, fraction, self.convs, self.box_loss, self.per_class)
-            for overlap, coding, fraction in rows
+            BoxStageSettings(iou, coding, fraction, self.convs, self.box_loss, self.per_class)
+            for iou, coding, fraction in rows
         )
 
 

@@ -313,8 +313,8 @@ class Searcher:
         plan, recipe = self.plan, self.prepared.recipe
         reference, size = None, (self.img_size, self.img_size)
         if plan.latency_of is not None:
-            wish = parse_candidate(plan.latency_of)
-            asked = {"model.name": wish.name, "model.img_size": self.img_size, **parse_changes(wish.settings())}
+            candidate = parse_candidate(plan.latency_of)
+            asked = {"model.name": candidate.name, "model.img_size": self.img_size, **parse_changes(candidate.settings())}
             model = load_recipe(plan.recipe, asked)
             filled = get_task(recipe.task).complete(model, self.prepared.data)
             reference = get_task(recipe.task).build(filled, self.prepared.data).model
