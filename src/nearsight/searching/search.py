@@ -314,7 +314,11 @@ class Searcher:
         reference, size = None, (self.img_size, self.img_size)
         if plan.latency_of is not None:
             candidate = parse_candidate(plan.latency_of)
-            asked = {"model.name": candidate.name, "model.img_size": self.img_size, **parse_changes(candidate.settings())}
+            asked = {
+                "model.name": candidate.name,
+                "model.img_size": self.img_size,
+                **parse_changes(candidate.settings()),
+            }
             model = load_recipe(plan.recipe, asked)
             filled = get_task(recipe.task).complete(model, self.prepared.data)
             reference = get_task(recipe.task).build(filled, self.prepared.data).model
