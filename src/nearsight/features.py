@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,9 @@ def extract_features(
             progress(min(CHUNK, len(split) - start))
     spared = sum(chunk.seconds for chunk in chunks.values())
     mark, parts = time.monotonic(), list[tuple[Batch, NDArray[np.float32]]]()
-    for start, is_last, group, values in compute(built, by_chunk(task, built, split, todo, batch, workers), device):
+    # One run of chunks after the other: processes that read images are not started while threads compute.
+    runs = (by_chunk(task, built, split, first, last, batch, workers) for first, last in neighbours(todo))
+    for start, is_last, group, values in chain.from_iterable(compute(built, run, device) for run in runs):
         parts.append((group, values))
         progress(len(group.images) + len(group.bad))
         check()
@@ -190,19 +192,18 @@ def compute(
 
 
 def by_chunk(
-    task: Task, built: Built, split: Split, starts: Sequence[int], batch: int, workers: int
+    task: Task, built: Built, split: Split, first: int, last: int, batch: int, workers: int
 ) -> Iterator[tuple[int, bool, Batch]]:
-    """The batches of all chunks that are to be done, with the start of their chunk and whether it ends with them.
+    """The batches from one chunk to another, with the start of their chunk and whether it ends with them.
 
-    Neighbouring chunks come from one loader, so that none waits.
+    They come from one loader, so that no chunk waits.
     """
-    for first, last in neighbours(starts):
-        stop = min(last + CHUNK, len(split))
-        batches = iter(task.eval_loader(split, built.preprocessing, batch, workers, range(first, stop)))
-        for start in range(first, stop, CHUNK):
-            count = -(-(min(start + CHUNK, stop) - start) // batch)
-            for number in range(count):
-                yield start, number == count - 1, next(batches)
+    stop = min(last + CHUNK, len(split))
+    batches = iter(task.eval_loader(split, built.preprocessing, batch, workers, range(first, stop)))
+    for start in range(first, stop, CHUNK):
+        count = -(-(min(start + CHUNK, stop) - start) // batch)
+        for number in range(count):
+            yield start, number == count - 1, next(batches)
 
 
 def neighbours(starts: Sequence[int]) -> list[tuple[int, int]]:
