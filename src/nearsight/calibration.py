@@ -94,6 +94,17 @@ def calibrate(
 
     Raises:
         ValueError: The model gives no classes of whole images, or there are no such images.
+
+    Example:
+        >>> import tempfile
+        >>> from nearsight.config.recipe import ModelChoice
+        >>> from nearsight.runs.predictor import save_trained
+        >>> from nearsight.tasks.build import build
+        >>> file = Path(tempfile.mkdtemp()) / "model.safetensors"
+        >>> _ = save_trained(build(ModelChoice(name="deit_nano"), 10), "classify", tuple("0123456789"), file)
+        >>> found = calibrate(file, "digits", split="test")
+        >>> found.split, found.images, sorted(found.settings)
+        ('test', 359, ['conformal', 'temperature', 'tta'])
     """
     if not isinstance(source, Predictor) and is_bundle(source):
         raise ValueError(f"{source} is a bundle; calibrate its run, and export it again.")

@@ -10,6 +10,7 @@ import inspect
 import io
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 import urllib.request
@@ -563,6 +564,8 @@ def test_every_command_has_a_verb() -> None:
 def test_verbs_stay_functions(verb: str) -> None:
     assert inspect.isfunction(getattr(nearsight, verb))
     assert importlib.util.find_spec(f"nearsight.{verb}") is None
+    # Its example calls it, and runs as a test where every module has been imported (`--doctest-modules`).
+    assert re.search(rf"(>>>|\.\.\.) .*\b{verb}\(", getattr(nearsight, verb).__doc__)
 
 
 # What other verbs than these return goes to JSON and into a file.

@@ -46,6 +46,14 @@ def load_official(
 
     Raises:
         WeightFileError: The file is no checkpoint, asks for a class, or is of another model.
+
+    Example:
+        >>> import tempfile, timm, torch
+        >>> file = Path(tempfile.mkdtemp()) / "released.pth"
+        >>> deit = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=10)
+        >>> torch.save({"model": deit.state_dict()}, file)
+        >>> load_official(file)(torch.randn(2, 3, 32, 48)).shape
+        torch.Size([2, 10])
     """
     return open_official(path, Choices(behaviour, act, channel_attention, heads, trained_window))[0]
 
