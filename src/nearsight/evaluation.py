@@ -157,7 +157,7 @@ class Evaluation(Judged):
         target = self.default_folder if folder is None else Path(folder)
         refuse_other_files(target)
         files = self._report_files()
-        files["metrics.json"] = self.to_json().encode()  # last: where it is, the others are
+        files["metrics.json"] = self.to_json().encode(errors="backslashreplace")  # last: where it is, the others are
         for name, content in files.items():
             write_whole(target / name, content)
         return target

@@ -562,11 +562,12 @@ def make_app(service: Service, access: Access) -> App:
     from starlette.responses import HTMLResponse, Response
     from starlette.routing import Route
 
-    description = json.dumps(service.openapi(), ensure_ascii=False).encode()
+    description = json.dumps(service.openapi(), ensure_ascii=False).encode(errors="backslashreplace")
     page, policy = make_page(service)
 
     def answer(content: Any, status: int = 200) -> Response:
-        return Response(json.dumps(content, ensure_ascii=False).encode(), status, media_type="application/json")
+        body = json.dumps(content, ensure_ascii=False).encode(errors="backslashreplace")
+        return Response(body, status, media_type="application/json")
 
     def settings_of(request: Request) -> tuple[int, float | None]:
         given = request.query_params

@@ -1,5 +1,6 @@
 """Commands that are told to write where something is already: nothing of the user's is lost."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from generator import picture, write_all, yolo
+
+from nearsight import load
 
 Try = Callable[..., tuple[int, str, str]]
 
@@ -215,6 +218,26 @@ def test_data_are_not_written_over_however_they_are_named(
     code, _, err = attempt(*command.split(), named, *option, file, "--force")
     assert code == 1 and "is read here as well and would be lost" in err
     assert contents(here) == before
+
+
+@pytest.mark.linux  # other systems have no such names
+def test_classes_whose_names_are_no_text_go_through_everything(attempt: Try, here: Path) -> None:
+    images = {f"{name}\udcff/{n}.png": picture(n + seed) for n in range(6) for seed, name in enumerate("ab")}
+    write_all(here / "data", images)
+    small = ("--img-size", "16", "--set", "model.patch_size=4", "--epochs", "1", "--batch", "4", "-q", "--cpu")
+    for line in (
+        ("train", "data", "--model", "deit_nano", *small, "--out", "out/run"),
+        ("eval", "out/run", "--out", "out/report"),
+        ("explain", "out/run", "data/a\udcff/0.png", "--out", "out/explained"),
+        ("predict", "out/run", "data", "--csv", "out/table.csv"),
+        ("export", "out/run", "--out", "out/bundle", "--format", "pt2"),
+    ):
+        code, _, err = attempt(*line)
+        assert code == 0, err
+    told = json.loads((here / "out" / "report" / "metrics.json").read_text())
+    assert {"a\udcff", "b\udcff"} <= set(json.dumps(told, ensure_ascii=False).split('"'))
+    assert load(here / "out" / "bundle").classes == ("a\udcff", "b\udcff")
+    assert (here / "out" / "table.csv").read_bytes().count(b"data/a\xff/") == 6
 
 
 @pytest.mark.linux

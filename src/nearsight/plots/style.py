@@ -98,16 +98,31 @@ def abbreviate(text: str, most: int) -> str:
         >>> abbreviate("black-and-white ruffed lemur", 15)
         'black-a…d lemur'
     """
-    text = " ".join(text.split())
+    text = drawable(" ".join(text.split()))
     if len(text) <= most:
         return text
     front = most // 2
     return f"{text[:front]}…{text[len(text) - (most - 1 - front) :]}"
 
 
+def drawable(text: str) -> str:
+    r"""A text with question marks for what no font has: bytes of file names that are no UTF-8.
+
+    Example:
+        >>> drawable("caf\udce9")
+        'caf?'
+    """
+    return text.encode(errors="replace").decode()
+
+
 def to_png(fig: "Figure") -> bytes:
     """The bytes of a PNG file that shows the whole figure."""
+    from matplotlib.text import Text
+
     stream = io.BytesIO()
+    for text in fig.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_text(drawable(text.get_text()))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box is drawn for it
         about = {"Software": "Nearsight"}  # by which it is known as ours; see nearsight.atomic

@@ -314,4 +314,5 @@ def refuse_target(folder: Path, force: bool) -> None:
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:
     """Write a value as JSON for people and programs."""
-    file.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    file.write_bytes(text.encode(errors="backslashreplace"))  # for names of folders that are no UTF-8

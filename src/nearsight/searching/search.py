@@ -8,6 +8,7 @@ Everything is in the folder: the trials in Optuna's database, each training as a
 that was running goes on from its last checkpoint.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -198,6 +199,8 @@ def reading_study(file: Path) -> Iterator[None]:
     try:
         yield
     except (SQLAlchemyError, optuna.exceptions.OptunaError, json.JSONDecodeError) as error:
+        if "disk is full" in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file)) from None
         raise ValueError(damaged.format(first_line(error)[:200])) from None
 
 

@@ -575,7 +575,9 @@ class Detection(Prediction):
             return {"annotations.json": json.dumps(coco_detections(found, classes)).encode()}
         if format == "yolo":
             about = {"path": ".", "train": "images", "val": "images", "names": list(classes)}
-            return {"data.yaml": json.dumps(about, ensure_ascii=False).encode()}  # JSON is YAML, too
+            return {
+                "data.yaml": json.dumps(about, ensure_ascii=False).encode(errors="backslashreplace")
+            }  # JSON is YAML, too
         return {}
 
 
@@ -675,7 +677,8 @@ class Segmentation(Prediction):
     @staticmethod
     def label_files_of_all(format: str, predictions: "Sequence[tuple[str, Any]]") -> dict[str, bytes]:
         """Names of the classes, by number."""
-        return {"classes.txt": "".join(f"{name}\n" for name in predictions[0][1].classes).encode()}
+        names = "".join(f"{name}\n" for name in predictions[0][1].classes)
+        return {"classes.txt": names.encode(errors="surrogateescape")}
 
 
 class CsvTable:
