@@ -5,6 +5,7 @@ import re
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,8 +28,18 @@ PYTHONS_WORDS = re.compile(
 Try = Callable[..., tuple[int, str, str]]
 
 
+TRIED: Counter[str] = Counter()  # commands, by the file of the test
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many commands were tried."""
+    if TRIED:
+        each = ", ".join(f"{count:,} in {name}" for name, count in sorted(TRIED.items()))
+        terminalreporter.write_line(f"{TRIED.total():,} hostile commands were tried: {each}.")
+
+
 @pytest.fixture
-def attempt(type_in: Try, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Try:
+def attempt(type_in: Try, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Try:
     """Runs the command line in an empty folder and holds the outcome to the rule.
 
     `may_write` names what else than `out` may be written in that folder.
@@ -39,6 +50,7 @@ def attempt(type_in: Try, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tr
 
     def run(*words: str, may_write: tuple[str, ...] = ()) -> tuple[int, str, str]:
         before = {path for path in tmp_path.rglob("*") if path.is_file()}
+        TRIED[request.path.name] += 1
         began, held = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         code, out, err = type_in(*words)
         took = time.process_time() - began  # waiting for ever is ended by pytest's own limit

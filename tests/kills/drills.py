@@ -238,11 +238,14 @@ def state_of_comparison(folder: Path) -> dict[str, Any]:
 
 
 def state_of_files(folder: Path) -> dict[str, Any]:
-    """The bytes of all files, hidden ones too, but for times in JSON."""
+    """The bytes of all files, hidden ones too, but for times in JSON and arrays."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_file():
+        if path.suffix == ".npz":
+            held = np.load(path)
+            found[name] = {key: held[key].tobytes() for key in held.files if key not in TIMES}
+        elif path.is_file():
             found[name] = timeless(json.loads(path.read_text())) if path.suffix == ".json" else path.read_bytes()
     return found
 
