@@ -160,7 +160,11 @@ def dense_page(head: str, runtime: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "head", ["retinanet", *(pytest.param(name, marks=pytest.mark.drill) for name in ("detr", "mask-rcnn"))]
+    "head",
+    [
+        pytest.param("retinanet", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.drill) for name in ("detr", "mask-rcnn")),
+    ],
 )
 def test_the_page_finds_the_objects_that_python_finds(
     head: str, runtime: Path, open_page: Open, tmp_path: Path

@@ -44,6 +44,7 @@ def test_a_trained_run_is_whole_without_the_file(mine: Path, tmp_path: Path) -> 
     assert nearsight.train(resume=tmp_path / "run", quiet=True) == outcome
 
 
+@pytest.mark.slow
 def test_a_comparison_takes_it_beside_models_by_name(mine: Path, tmp_path: Path) -> None:
     found = nearsight.compare(
         "digits",

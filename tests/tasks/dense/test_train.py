@@ -48,7 +48,7 @@ def test_the_model_opens_again_with_the_weights_of_its_best_epoch(trained: Made)
     assert opened.classes == open_data(SOURCE, task).classes
 
 
-@pytest.mark.parametrize("task", ["detect", "segment", "segment from weights"])
+@pytest.mark.parametrize("task", ["detect", "segment", pytest.param("segment from weights", marks=pytest.mark.slow)])
 def test_a_stopped_run_ends_with_the_same_bits(
     task: str, recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
