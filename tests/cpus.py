@@ -1,4 +1,4 @@
-"""Run the tests of numbers as if on other CPUs: with fewer or other vector instructions, and with two threads.
+"""Run the tests of numbers as if on other CPUs: with fewer vector instructions, and with two threads and used memory.
 
     python tests/cpus.py [options of pytest]
 
@@ -20,7 +20,12 @@ SETTINGS: dict[str, dict[str, str]] = {
     "no vector instructions": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
     "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
     "AVX-512": {"ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
-    "two threads": {"OMP_NUM_THREADS": "2", "NEARSIGHT_TEST_THREADS": "2"},
+    # glibc fills fresh memory with a number, so that nothing is right because it happened to be zero.
+    "two threads, fresh memory filled": {
+        "OMP_NUM_THREADS": "2",
+        "NEARSIGHT_TEST_THREADS": "2",
+        "MALLOC_PERTURB_": "165",
+    },
 }
 NEEDED = {"AVX2": "avx2", "AVX-512": "avx512bw"}  # PyTorch takes our word for it, and would die
 # OpenVINO refuses some layers where its oneDNN may use no vector instructions, and `export` says so.
