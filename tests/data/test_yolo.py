@@ -81,6 +81,15 @@ def test_lines_that_are_no_objects_are_noted(yolo: Path) -> None:
     assert len(split.target(1)["labels"]) == 1
 
 
+def test_training_images_that_are_named_once_more_are_no_validation_images(yolo: Path) -> None:
+    (yolo / "data.yaml").write_text("train: train/images\nval: train/images\nnames: [cat, dog]\n")
+    data = open_data(yolo)
+    assert list(data.splits()) == ["train"]
+    assert data.remarks == (
+        f"val: of {yolo} names the same images as train:, and is left out; it would test what was learnt.",
+    )
+
+
 def test_settings_that_are_not_in_order(yolo: Path) -> None:
     (yolo / "data.yaml").write_text("train: nowhere\nnames: [cat, dog]\n")
     with pytest.raises(ValueError, match=r"has no images where its data\.yaml says: nowhere"):

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,10 +79,19 @@ def open_yolo(fs: FileSystem, content: Mapping[str, Any], task: str, background:
             images.setdefault(split, list_images(fs, str(content.get("path") or ""), content[key]))
     if not any(images.values()):
         raise ValueError(f"{fs.title} has no images where its data.yaml says: {str(content.get('train'))[:200]}.")
+    # Tools that need a `val:` are often given the training images once more.
+    twice = [
+        split for split in ("val", "test") if split in images and set(images[split]) == set(images.get("train", ()))
+    ]
+    for split in twice:
+        del images[split]
     lines = {split: read_labels(fs, paths) for split, paths in images.items()}
     names = class_names(fs.title, content.get("names"), lines)
     read = {split: annotate(paths, lines[split], names) for split, paths in images.items()}
-    return assemble(fs, "yolo", read, tuple(names.values()), task, background)
+    data = assemble(fs, "yolo", read, tuple(names.values()), task, background)
+    named = " and ".join(f"{split}:" for split in twice)
+    remark = f"{named} of {fs.title} names the same images as train:, and is left out; it would test what was learnt."
+    return replace(data, remarks=(*data.remarks, remark)) if twice else data
 
 
 def list_images(fs: FileSystem, base: str, where: Any) -> list[str]:
