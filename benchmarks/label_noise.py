@@ -164,8 +164,9 @@ def main() -> None:
         if run:  # a run knows the images that it was trained with
             data = data.with_splits(train=None)
         rows = [row for row in rows if row["kind"] != kind]
-        rows += [measure(kind, data, seed, run or None) for seed in range(given.seeds)]
-        write_whole(given.out, (json.dumps({"fraction": FRACTION, "rows": rows}, indent=1) + "\n").encode())
+        for seed in range(given.seeds):
+            rows.append(measure(kind, data, seed, run or None))
+            write_whole(given.out, (json.dumps({"fraction": FRACTION, "rows": rows}, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

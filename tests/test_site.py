@@ -104,14 +104,7 @@ def test_pages_fit_and_stay_at_home(address: str, browser: Any, width: int, sche
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    for name in (
-        "index",
-        "quick-start",
-        "tutorials/photos",
-        "papers/lit",
-        "reference/verbs",
-        "notebooks/locality.ipynb",
-    ):
+    for name in SHOWN:
         page.goto(f"{address}/{name}.html")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
