@@ -39,7 +39,7 @@ def test_what_can_not_be_opened_is_told_before_anything_listens(arguments: list[
     "ending",
     [signal.SIGINT, *(pytest.param(other, marks=pytest.mark.slow) for other in (signal.SIGTERM, signal.SIGHUP))],
 )
-def test_it_starts_answers_and_leaves_nothing_behind(tmp_path: Path, ending: signal.Signals) -> None:
+def test_it_starts_responds_and_leaves_nothing_behind(tmp_path: Path, ending: signal.Signals) -> None:
     pytest.importorskip("gradio", reason="gradio is not installed")
     port = any_port()
     line = [sys.executable, "-m", "nearsight", "app", "lit_nano", "--port", str(port)]

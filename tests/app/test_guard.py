@@ -58,7 +58,7 @@ def ask(url: str, body: bytes | None = None, headers: dict[str, str] | None = No
         "/gradio_api/proxy=https://example.com/",
     ],
 )
-def test_files_and_other_places_stay_closed(address: str, path: str) -> None:
+def test_files_and_other_addresses_stay_closed(address: str, path: str) -> None:
     status, body, _ = ask(address + path)
     assert status >= 400, path
     assert b"root:" not in body and b"[project]" not in body and b"PATH=" not in body
@@ -92,7 +92,7 @@ def test_a_file_of_the_machine_can_not_be_passed_off_as_an_upload(address: str, 
     assert secret.exists()
 
 
-def test_answers_forbid_the_browser_to_call_others(address: str) -> None:
+def test_responses_forbid_the_browser_to_call_others(address: str) -> None:
     status, body, headers = ask(address)
     assert status == 200
     policy = headers["content-security-policy"]

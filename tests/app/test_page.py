@@ -119,7 +119,7 @@ def test_a_phone_shows_it_whole(open_page: Open, scheme: str) -> None:
     assert image["width"] > 320 and tile["width"] > 140 and tile["y"] > image["y"]
 
 
-def test_a_camera_picture_is_looked_at(open_page: Open) -> None:
+def test_an_image_of_a_camera_is_looked_at(open_page: Open) -> None:
     page = open_page(500)
     page.get_by_text("Take a picture").click()
     page.locator("#ns-camera").get_by_text("Click to Access Webcam").click()

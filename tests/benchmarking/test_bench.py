@@ -297,7 +297,7 @@ def test_memory_in_proportion_to_pixels_has_exponent_one() -> None:
 
 
 @pytest.mark.parametrize("runtime", ["eager", "folded", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_a_runtime_gives_the_models_answers(runtime: str) -> None:
+def test_a_runtime_gives_the_models_outputs(runtime: str) -> None:
     given = open_model("localvit_nano")
     assert isinstance(given, BenchModel)
     images = torch.randn(3, 3, *given.size)

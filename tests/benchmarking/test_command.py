@@ -42,7 +42,7 @@ def test_a_benchmark_from_names_to_files(run: Run, tmp_path: Path) -> None:
     assert record["missing"] == []
 
 
-def test_growth_over_sizes_and_a_picture(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growth_over_sizes_and_a_figure(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = tmp_path / "growth.png"
     monkeypatch.setenv("COLUMNS", "80")
     code, out, err = run("lit_nano", "--scaling", "32,48,64", "--rounds", "2", "--plot", picture)
@@ -53,9 +53,7 @@ def test_growth_over_sizes_and_a_picture(run: Run, tmp_path: Path, monkeypatch: 
         assert opened.width > 600
 
 
-def test_models_without_a_printed_accuracy_are_left_out_of_the_picture_with_a_sentence(
-    run: Run, tmp_path: Path
-) -> None:
+def test_models_without_a_printed_accuracy_are_left_out_of_the_figure_with_a_sentence(run: Run, tmp_path: Path) -> None:
     picture = tmp_path / "accuracy.png"
     few = ["--runtimes", "eager", "--batch", "1", "--rounds", "1", "--size", "64", "--no-memory"]
     code, out, err = run("deit_nano", "deit_tiny", *few, "--plot", picture)

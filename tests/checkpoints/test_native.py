@@ -20,7 +20,7 @@ def small(name: str = "lit_nano", **settings) -> Backbone:
 
 
 @pytest.mark.parametrize("name", ["localvit__localvit_tiny_mlp4_act1", "lightvit__tiny_det_tokens8_200x264"])
-def test_a_converted_release_answers_like_the_release(name: str, tmp_path: Path):
+def test_a_converted_release_predicts_like_the_release(name: str, tmp_path: Path):
     recorded = Recorded.load(name)
     torch.save(recorded.state(), tmp_path / "released.pth")
     path = convert(tmp_path / "released.pth", tmp_path / "ours.safetensors", **recorded.options())
@@ -34,7 +34,7 @@ def test_a_converted_release_answers_like_the_release(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.endswith(("_nano", "_nano_life"))])
-def test_a_saved_model_opens_with_the_same_answers(name: str, tmp_path: Path):
+def test_a_saved_model_opens_with_the_same_outputs(name: str, tmp_path: Path):
     model = small(name)
     images = torch.randn(2, 3, 32, 32)
     again = load_model(save_model(model, tmp_path / "model.safetensors"))
@@ -51,7 +51,7 @@ def test_another_number_of_classes_gets_a_fresh_head_on_the_same_features(tmp_pa
     assert torch.equal(other.forward_features(images), model.forward_features(images))
 
 
-def test_grey_images_answer_like_grey_pictures_in_colour(tmp_path: Path):
+def test_grey_images_are_predicted_like_grey_images_in_colour(tmp_path: Path):
     model = small("deit_nano")
     path = save_model(model, tmp_path / "model.safetensors")
     grey = torch.randn(2, 1, 32, 32)
@@ -59,7 +59,7 @@ def test_grey_images_answer_like_grey_pictures_in_colour(tmp_path: Path):
     assert_rounded(other(grey), model(grey.expand(-1, 3, -1, -1)), model)
 
 
-def test_another_image_size_answers_like_the_running_model_on_that_size(tmp_path: Path):
+def test_another_image_size_predicts_like_the_running_model_on_that_size(tmp_path: Path):
     model = small("deit_nano")
     path = save_model(model, tmp_path / "model.safetensors")
     larger = load_model(path, img_size=48)

@@ -32,7 +32,7 @@ def filled(shapes: dict[str, tuple[str, list[int]]]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", RECORDED)
-def test_it_opens_and_answers_as_then(kind: str, tmp_path: Path) -> None:
+def test_it_opens_and_predicts_as_then(kind: str, tmp_path: Path) -> None:
     recorded = RECORDED[kind]
     path = tmp_path / "model.safetensors"
     save_file(filled(recorded["shapes"]), path)

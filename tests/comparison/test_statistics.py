@@ -64,7 +64,7 @@ def test_a_difference_is_found_on_paired_images_where_unpaired_intervals_overlap
     assert estimate_score(baseline).high > estimate_score(model).low
 
 
-def test_one_seed_gives_the_interval_of_a_binomial_share() -> None:
+def test_one_seed_gives_the_interval_of_a_binomial_fraction() -> None:
     right = np.arange(1000) < 640
     found = estimate_score(right[None])
     assert found.seed_error is None

@@ -105,7 +105,7 @@ def smooth_picture(seed, side=96):
     return Image.fromarray(values).resize((side, side), Image.Resampling.BICUBIC)
 
 
-def test_different_pictures_in_the_same_frame_are_not_copies():
+def test_different_images_in_the_same_frame_are_not_copies():
     framed = []
     for seed in range(20):
         page = Image.new("RGB", (96, 96), "white")

@@ -157,13 +157,13 @@ def test_exif_orientation_is_undone(orientation: int, kind: str) -> None:
     assert np.abs(found - upright).max() < 60  # a JPEG is not exact at the edges; red to blue would be 255
 
 
-def test_damaged_exif_does_not_spoil_the_picture() -> None:
+def test_damaged_exif_does_not_spoil_the_image() -> None:
     content = encode(corner_marked(), "JPEG", exif=b"Exif\0\0" + b"\xff" * 40)
     assert pixels(content).shape == (16, 24, 3)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "TIFF", "PNG"])
-def test_the_first_picture_of_several_is_taken(kind: str) -> None:
+def test_the_first_image_of_several_is_taken(kind: str) -> None:
     first, second = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "blue")
     options = {"WEBP": {"lossless": True}}.get(kind, {})
     content = encode(first, kind, save_all=True, append_images=[second], **options)

@@ -26,7 +26,7 @@ def test_the_set_that_is_always_there() -> None:
     assert (len(small.train), len(small.val), max(small.train.read(0).size)) == (8, 1, 48)
 
 
-def test_pictures_follow_from_seed_and_number_alone() -> None:
+def test_images_follow_from_seed_and_number_alone() -> None:
     first, again = draw_image(5, 17, 96), draw_image(5, 17, 96)
     assert first.pixels.tobytes() == again.pixels.tobytes()
     assert first.rles == again.rles

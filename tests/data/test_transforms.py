@@ -100,7 +100,7 @@ def test_a_padded_crop_is_the_image_moved_by_at_most_an_eighth() -> None:
     assert len(moves) == 5 * 7  # all of them come
 
 
-def test_a_resized_crop_shows_the_share_that_is_asked_for() -> None:
+def test_a_resized_crop_shows_the_fraction_that_is_asked_for() -> None:
     across, down = np.meshgrid(np.arange(256), np.arange(256))
     image = Image.fromarray(np.stack([across, down, across], axis=-1).astype(np.uint8))
     fractions = []
@@ -114,7 +114,7 @@ def test_a_resized_crop_shows_the_share_that_is_asked_for() -> None:
     assert 0.5 < max(fractions) < 0.65
 
 
-def test_erasing_fills_one_rectangle_of_a_bounded_share() -> None:
+def test_erasing_fills_one_rectangle_of_a_bounded_area() -> None:
     image, fractions = Image.new("RGB", (32, 32), (255, 0, 255)), []
     plain = as_array(image)
     for seed in range(200):
@@ -127,7 +127,7 @@ def test_erasing_fills_one_rectangle_of_a_bounded_share() -> None:
     assert 0.2 < max(fractions) <= 1 / 3 + 0.01
 
 
-def test_erased_places_have_the_mean_of_the_data() -> None:
+def test_erased_pixels_have_the_mean_of_the_data() -> None:
     image = Image.new("RGB", (32, 32))
     erased = [view(image, (32, 32), seed, erase=1.0).float() for seed in range(100)]
     values = torch.cat([shown[:, shown.any(dim=0)] for shown in erased], dim=1) / 255

@@ -22,7 +22,7 @@ def yolo(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_boxes_are_shares_of_the_image(yolo: Path) -> None:
+def test_boxes_are_fractions_of_the_image(yolo: Path) -> None:
     for source in (yolo, yolo / "data.yaml"):
         data = open_data(source)
         assert (data.kind, data.classes, len(data.train), len(data.val)) == ("yolo", ("cat", "dog"), 3, 3)

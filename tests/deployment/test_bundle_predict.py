@@ -78,7 +78,7 @@ def test_images_are_shown_bit_by_bit_as_in_pytorch(pictures: Path, workers: int,
 
 
 @pytest.mark.parametrize("kind", ["onnx", "pt2", "openvino"])
-def test_answers_and_problems_are_those_of_the_run(pictures: Path, kind: str) -> None:
+def test_predictions_and_problems_are_those_of_the_run(pictures: Path, kind: str) -> None:
     expected = list(predict(trained_run(), pictures, top=4, batch=3, workers=0))
     found = list(predict(bundle(kind), pictures, top=4, batch=3))
     assert [item.image for item in found] == [item.image for item in expected]
@@ -163,7 +163,7 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path) -> None:
     assert peaks[3000] - peaks[300] < held / 10
 
 
-def test_answers_come_as_they_are_made(pictures: Path) -> None:
+def test_predictions_come_as_they_are_made(pictures: Path) -> None:
     seen = []
 
     def watched(batches):

@@ -40,7 +40,7 @@ def refuse(*arguments: object) -> str:
 
 
 @pytest.mark.parametrize("kind", ["onnx", "pt2", "openvino"])
-def test_a_bundle_answers_like_the_model_at_sizes_that_were_not_verified(kind: str) -> None:
+def test_a_bundle_predicts_like_the_model_at_sizes_that_were_not_verified(kind: str) -> None:
     trained, folder = load_trained(trained_run()), bundle(kind)
     runner = open_runner(folder, read_bundle(folder))
     generator = torch.Generator().manual_seed(1)
@@ -71,7 +71,7 @@ def test_what_a_bundle_says_of_itself(kind: str) -> None:
     assert verified["versions"]["torch"] == torch.__version__.split("+")[0]
 
 
-def test_figures_of_agreement() -> None:
+def test_metrics_of_agreement() -> None:
     theirs = np.array([[1.0, -4.0], [0.5, 0.0], [0.0, 2.0]], dtype=np.float32)
     mine = np.array([[1.0, -4.0], [0.5, 1.0], [0.0, 2.0]], dtype=np.float32)
     found = measure((8, 8), mine, theirs)
@@ -87,7 +87,7 @@ def test_three_sizes_one_of_them_not_square() -> None:
     assert sizes_to_try((16, 16), any_size=False) == [(16, 16)]
 
 
-def test_a_model_that_answers_otherwise_is_not_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_predicts_otherwise_is_not_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fold_module = import_module("nearsight.models.fold")
     right = fold_module.fold
 

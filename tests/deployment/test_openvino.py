@@ -18,7 +18,7 @@ openvino = pytest.importorskip("openvino")
 @pytest.mark.parametrize(
     "name", ["dwnet_nano", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lit_nano", "swin_nano"))]
 )
-def test_the_answers_are_the_models(name: str, tmp_path: Path) -> None:
+def test_the_outputs_are_the_models(name: str, tmp_path: Path) -> None:
     model, path = small_model(name), tmp_path / "model.xml"
     write_onnx(model, tmp_path / "model.onnx", model.img_size)
     write_openvino(tmp_path / "model.onnx", path)

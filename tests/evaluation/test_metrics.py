@@ -22,7 +22,7 @@ PROBABILITIES = softmax(GENERATOR.normal(size=(400, 8)) + 1.5 * np.eye(8)[LABELS
 ANSWERS = PROBABILITIES.argmax(axis=1)
 
 
-def test_figures_are_those_of_scikit_learn() -> None:
+def test_metrics_are_those_of_scikit_learn() -> None:
     found = measure(PROBABILITIES, LABELS)
     assert found.images == 400
     assert found.top1.value == pytest.approx(sklearn_metrics.accuracy_score(LABELS, ANSWERS))
@@ -47,7 +47,7 @@ def test_interval_is_wilsons(hits: int, total: int) -> None:
     assert 0 <= found.low <= found.value <= found.high <= 1
 
 
-def test_a_class_without_images_has_no_share_and_does_not_count() -> None:
+def test_a_class_without_images_has_no_fraction_and_does_not_count() -> None:
     present = LABELS < 6
     found = measure(PROBABILITIES[present], LABELS[present])
     labels = list(range(6))
@@ -74,7 +74,7 @@ def test_calibration_error_by_hand() -> None:
     assert found.images.sum() == 4 and (found.images > 0).sum() == 2
 
 
-def test_a_certain_answer_is_in_the_last_bin() -> None:
+def test_a_certain_prediction_is_in_the_last_bin() -> None:
     found = calibrate(np.ones(3), np.ones(3, dtype=bool))
     assert found.images[-1] == 3 and found.error == 0
 

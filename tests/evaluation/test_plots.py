@@ -55,7 +55,7 @@ def test_mistakes_with_long_names(count: int) -> None:
     assert sum("97 % confident" in text.get_text() for text, _ in text_boxes(picture)) == count
 
 
-def test_reliability_of_a_model_that_is_always_sure() -> None:
+def test_reliability_of_a_model_that_is_always_certain() -> None:
     assert_inside(draw_reliability(calibrate(np.ones(3), np.array([True, True, False]))))
 
 

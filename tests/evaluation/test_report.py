@@ -83,7 +83,7 @@ def test_names_of_images_and_classes_survive_csv() -> None:
     assert {row["true"] for row in rows} == set(found.classes)
 
 
-def test_figures_that_do_not_exist_are_null() -> None:
+def test_metrics_that_do_not_exist_are_null() -> None:
     classes = ("a", "b", "never seen")
     labels = np.zeros(4, dtype=np.int64)
     pixels = np.zeros((4, 8, 8), np.uint8)

@@ -92,7 +92,7 @@ def test_models_without_deformable_merges_are_refused() -> None:
         sampling_points(build("swin_nano"), pictures())
 
 
-def test_global_tokens_gather_and_broadcast_shares() -> None:
+def test_global_tokens_gather_and_broadcast_fractions() -> None:
     found = global_tokens(build("lightvit_nano"), pictures(40, 32))
     heads = found.aggregate.raw["heads"], found.broadcast.raw["heads"]
     for sums, terms in ((heads[0].sum(axis=(3, 4)), 80), (heads[1].sum(axis=2), 4)):  # over patches, over tokens

@@ -124,7 +124,7 @@ def test_one_window_over_the_map_is_a_full_softmax(shifted: bool) -> None:
     torch.testing.assert_close(layer.attention_matrix.rows(everyone(layer)), logits.softmax(dim=-1))
 
 
-def test_shifted_windows_see_their_own_place_and_no_other_region() -> None:
+def test_shifted_windows_see_their_own_region_and_no_other() -> None:
     layer = capture(build("swin_nano"), pictures(32, 32)).layers[1]
     assert layer.grid == Grid(16, 16)
     rows = layer.attention_matrix.rows(everyone(layer))[0, 0].view(16, 16, 16, 16) > 0

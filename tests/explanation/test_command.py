@@ -62,7 +62,7 @@ def test_every_method_writes_a_figure_and_its_numbers(method: str, picture: Path
         assert min(figure.size) > 200
 
 
-def test_a_place_is_one_of_the_image_file(picture: Path, tmp_path: Path) -> None:
+def test_a_pixel_is_one_of_the_image_file(picture: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert explain("deit_nano", picture, "-m", "attention", "--at", "9,2", "--out", out)[0] == 0
     with np.load(out / "a picture-attention.npz") as arrays:  # the middle 48 x 48 in 32 x 32: x 9 is 2/3 of a pixel in

@@ -86,13 +86,13 @@ def test_intervals_are_wider_when_maps_share_an_image() -> None:
     assert together.high - together.low > 2 * (apart.high - apart.low)
 
 
-def test_the_highest_place_and_the_middle() -> None:
+def test_the_highest_pixel_and_the_middle() -> None:
     assert highest(centre_map((5, 9)), np.random.default_rng(0)) == (2, 4)
     drawn = {highest(np.zeros((2, 2), dtype=np.float32), np.random.default_rng(seed)) for seed in range(40)}
     assert drawn == {(0, 0), (0, 1), (1, 0), (1, 1)}, "ties are drawn"
 
 
-def test_places_follow_the_view() -> None:
+def test_pixels_follow_the_view() -> None:
     image = Image.new("RGB", (40, 20))
     boxes = torch.tensor([[10.0, 0.0, 20.0, 10.0], [0.0, 0.0, 5.0, 5.0]])
     positions = class_masks({"boxes": boxes, "labels": torch.tensor([3, 1])}, image)

@@ -23,7 +23,7 @@ def run(*arguments: str):
     return CliRunner().invoke(APP, list(arguments))
 
 
-def test_it_answers_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_predicts_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     outcome = run("torch:Conv2d(8,8,3,padding=1,groups=8)", "--size", "10x12")
     assert outcome.exit_code == 0, outcome.output

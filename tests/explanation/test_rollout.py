@@ -118,7 +118,7 @@ def test_the_head_reads_the_class_token_or_the_mean() -> None:
     assert_rounded(rollout(light).values[:, 0], mean, sums(light))
 
 
-def test_a_place_has_the_row_of_its_token() -> None:
+def test_a_pixel_has_the_row_of_its_token() -> None:
     seen = capture(build("lit_nano"), pictures(32, 48))
     maps = rollout(seen, at=[(17, 9), (47.9, 31.9)])
     rows = whole(seen)[:, [1 * 6 + 2, 23]]

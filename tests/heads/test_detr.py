@@ -29,7 +29,7 @@ def test_no_other_pairing_costs_less() -> None:
     assert cost[queries, objects].sum().item() == pytest.approx(best)
 
 
-def test_perfect_answers_cost_nothing_and_others_do() -> None:
+def test_perfect_predictions_cost_nothing_and_others_do() -> None:
     boxes = torch.tensor([[[0.3, 0.3, 0.2, 0.2], [0.7, 0.6, 0.1, 0.3], [0.5, 0.5, 0.9, 0.9]]])
     wanted = [{"labels": torch.tensor([1, 0]), "boxes": boxes[0, [1, 0]]}]
     logits = 100 * torch.nn.functional.one_hot(torch.tensor([[0, 1, 2]]), 3).float()

@@ -124,7 +124,7 @@ def test_a_spec_goes_to_json_and_back(head: str) -> None:
 
 
 @pytest.mark.parametrize("head", SMALL)
-def test_a_folded_model_gives_the_same_answers(head: str) -> None:
+def test_a_folded_model_gives_the_same_predictions(head: str) -> None:
     model = build(head, "dwnet_nano").eval()
     for module in model.modules():  # statistics that folding must not lose
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):

@@ -98,7 +98,7 @@ def test_every_parameter_gets_a_finite_gradient(small_name: str, make_short: Mak
     assert not without
 
 
-def test_an_answer_depends_on_its_image_alone(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
+def test_a_prediction_depends_on_its_image_alone(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
     """In evaluation mode: the same again after other sizes were seen, and the same alone as in a batch."""
     model = stir(make_short(small_name)).eval()
     stride = model.spec.strides[-1]
@@ -252,7 +252,9 @@ def test_unknown_names_are_refused_with_a_hint(make: Make) -> None:
         make("deit_nano").forward_intermediates(torch.zeros(1, 3, 32, 32), output_fmt="NHWC")
 
 
-def test_without_pooling_every_place_is_classified_and_their_mean_is_the_answer(make: Make, images: Images) -> None:
+def test_without_pooling_every_position_is_classified_and_their_mean_is_the_prediction(
+    make: Make, images: Images
+) -> None:
     model = make("swin_nano").eval()
     pictures = images(model, 40, 33)
     answer = model(pictures)

@@ -28,19 +28,19 @@ def with_statistics(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def assert_same_answers(folded: nn.Module, model: nn.Module, images: Tensor) -> None:
+def assert_same_outputs(folded: nn.Module, model: nn.Module, images: Tensor) -> None:
     with torch.inference_mode():
         got, expected = folded(images), model(images)
     assert_rounded(got, expected, model)
 
 
-def test_answers_stay_the_same_at_every_size(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
+def test_outputs_stay_the_same_at_every_size(small_name: str, make_short: Make, stir: Stir, images: Images) -> None:
     model = with_statistics(stir(make_short(small_name)))
     folded = model.fold()
     stride = model.spec.strides[-1]
     for height, width in (model.img_size, (2 * stride + 3, 3 * stride), model.img_size):
         for batch in (1, 3):
-            assert_same_answers(folded, model, images(model, height, width, batch=batch))
+            assert_same_outputs(folded, model, images(model, height, width, batch=batch))
 
 
 def test_no_batch_norm_and_no_dropout_is_left(small_name: str, make: Make) -> None:
@@ -64,7 +64,7 @@ def test_the_model_itself_is_left_as_it_is(make: Make, stir: Stir, images: Image
 def test_folding_twice_changes_nothing(make: Make, stir: Stir, images: Images) -> None:
     model = with_statistics(stir(make("dwnet_nano")))
     once = model.fold()
-    assert_same_answers(once.fold(), once, images(model, 32, 32))
+    assert_same_outputs(once.fold(), once, images(model, 32, 32))
 
 
 def test_tables_follow_the_model_to_another_type(make: Make, images: Images) -> None:
@@ -92,12 +92,12 @@ def test_layers_that_do_more_than_their_kind_are_left_alone() -> None:
     layers = [BatchNormAct2d(4), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), StdConv2d(4, 4, 3), nn.BatchNorm2d(4)]
     model = with_statistics(nn.Sequential(nn.Conv2d(3, 4, 3), *layers))
     folded = nearsight.fold(model)
-    assert_same_answers(folded, model, torch.randn(2, 3, 9, 9))
+    assert_same_outputs(folded, model, torch.randn(2, 3, 9, 9))
     assert [type(module) is nn.Identity for module in folded] == [False, False, False, True, False, False]
 
 
 @pytest.mark.parametrize("name", ["resnet18", "convnext_atto", "vit_tiny_patch16_224"])
-def test_a_model_of_timm_keeps_its_answers(name: str) -> None:
+def test_a_model_of_timm_keeps_its_predictions(name: str) -> None:
     torch.manual_seed(0)
     model = with_statistics(timm.create_model(name))
-    assert_same_answers(nearsight.fold(model), model, torch.randn(1, 3, 224, 224))
+    assert_same_outputs(nearsight.fold(model), model, torch.randn(1, 3, 224, 224))

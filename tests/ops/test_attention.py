@@ -63,7 +63,7 @@ def test_windows_are_attended_to_as_one_by_one(batch, rows, columns, size, heads
     torch.testing.assert_close(mixed, window_by_window(fields, added, size, heads))
 
 
-def test_minus_infinity_hides_a_place():
+def test_minus_infinity_hides_a_position():
     field = torch.randn(1, 2, 2, 4)
     bias = torch.zeros(1, 1, 4, 4)
     bias[..., 3] = -torch.inf

@@ -42,7 +42,7 @@ def by_hand(picture, offsets, weight, bias):
 
 
 @pytest.mark.parametrize("sample", FORMS)
-def test_each_tap_reads_the_bilinear_mean_at_its_moved_place(sample):
+def test_each_offset_reads_the_bilinear_mean_at_its_moved_position(sample):
     torch.manual_seed(0)
     inputs = [t.detach() for t in problem(2, 2, 2, 3, 2)]
     torch.testing.assert_close(sample(*inputs), by_hand(*inputs))

@@ -12,7 +12,7 @@ side = st.integers(1, 5)
 
 @given(height=side, width=side)
 @settings(max_examples=20, deadline=None)
-def test_each_pair_of_places_reads_the_entry_of_its_offset(height, width):
+def test_each_pair_of_positions_reads_the_entry_of_its_offset(height, width):
     table = torch.randn((2 * height - 1) * (2 * width - 1), 2)
     spread = table.view(2 * height - 1, 2 * width - 1, 2)
     bias = pairwise_bias(table, height, width)
@@ -57,7 +57,7 @@ def test_log_spaced_offsets_follow_swin_v2():
     shift=st.tuples(st.integers(0, 1), st.integers(0, 1)),
 )
 @settings(max_examples=20, deadline=None)
-def test_only_places_on_the_same_side_of_the_seam_see_each_other(rows, columns, size, shift):
+def test_only_positions_on_the_same_side_of_the_seam_see_each_other(rows, columns, size, shift):
     height, width = rows * size, columns * size
     mask = shift_mask(height, width, size, shift, None)
     assert mask.shape == (rows * columns, size**2, size**2)

@@ -108,7 +108,7 @@ def test_weights_may_be_shared_over_the_batch_and_the_positions(shape):
     )
 
 
-def test_weights_equal_at_all_places_make_a_depthwise_convolution():
+def test_weights_equal_at_all_positions_make_a_depthwise_convolution():
     field, kernels = torch.randn(2, 5, 6, 4, 1), torch.randn(4, 1, 3, 3)
     weights = kernels.flatten(1).T.view(1, 1, 1, 9, 4)
     wanted = F.conv2d(field[..., 0].permute(0, 3, 1, 2), kernels, padding=1, groups=4)

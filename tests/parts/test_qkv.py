@@ -34,7 +34,7 @@ def cascade(module, tokens, grid):
         (6, Life((5, 1, 3))),
     ],
 )
-def test_each_scale_gives_its_share_of_queries_keys_and_values(stir, aux, dim, part):
+def test_each_scale_gives_its_part_of_queries_keys_and_values(stir, aux, dim, part):
     grid = Grid(4, 5, aux)
     module = stir(part.build(Site(dim, grid), heads=1))
     tokens = torch.randn(2, grid.tokens, dim, dtype=torch.float64)

@@ -55,7 +55,7 @@ def test_the_first_colours_differ_also_for_people_without_green_cones() -> None:
 
 
 @pytest.mark.parametrize("size", [(64, 48), (7, 300), (640, 480), (4000, 3000)])
-def test_pictures_of_any_size_become_legible_ones(size: tuple[int, int]) -> None:
+def test_images_of_any_size_become_legible_ones(size: tuple[int, int]) -> None:
     image = Image.new("RGB", size, (90, 90, 90))
     picture = draw_detections(image, [[0, 0, size[0], size[1]]], [0], ["cat"], [0.5])
     assert 560 <= max(picture.size) <= 1600
@@ -63,7 +63,7 @@ def test_pictures_of_any_size_become_legible_ones(size: tuple[int, int]) -> None
     assert FIRST[0] in {colour for _, colour in picture.getcolors(1 << 24)}
 
 
-def test_labels_neither_collide_nor_leave_the_picture() -> None:
+def test_labels_neither_collide_nor_leave_the_image() -> None:
     random = np.random.default_rng(0)
     placed: list[Area] = []
     for _ in range(60):
@@ -117,7 +117,7 @@ def test_regions_and_their_legend() -> None:
     assert draw_segmentation(image, classes, ["sky", "road", "car"], legend=False).size == (600, 400)
 
 
-def test_pictures_side_by_side_have_one_height() -> None:
+def test_images_side_by_side_have_one_height() -> None:
     page = side_by_side(
         [("truth", Image.new("RGB", (300, 600))), ("a very long title " * 9, Image.new("RGB", (900, 300)))]
     )

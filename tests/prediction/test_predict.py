@@ -48,7 +48,7 @@ def pictures(tmp_path: Path) -> Path:
     return folder
 
 
-def test_answers_are_the_likeliest_classes_of_the_model(small_run, pictures) -> None:
+def test_predictions_are_the_likeliest_classes_of_the_model(small_run, pictures) -> None:
     trained = load_trained(small_run)
     (found,) = predict(trained, pictures / "3.png", top=4)
     shown = trained.preprocessing.prepare(Image.open(pictures / "3.png")).float()[None] / 255
@@ -78,7 +78,7 @@ def test_an_image_that_is_named_twice_is_shown_once(small_run, pictures) -> None
     assert [Path(item.image).name for item in found] == ["6.png", "7.png", "8.png", "9.png"]
 
 
-def test_answers_come_as_they_are_made(small_run, pictures) -> None:
+def test_predictions_come_as_they_are_made(small_run, pictures) -> None:
     seen = []
 
     def watched(batches):

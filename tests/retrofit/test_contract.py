@@ -34,7 +34,7 @@ def local(example: Example) -> nn.Module:
     return learned(localize(host(example), **parts, **({"merge": "deformable"} if pyramid else {})))
 
 
-def test_an_answer_depends_on_its_image_alone(example: Example) -> None:
+def test_a_prediction_depends_on_its_image_alone(example: Example) -> None:
     model = local(example)
     images = pictures(3, example.size)
     with torch.no_grad():
@@ -166,7 +166,7 @@ def test_copies_are_apart(example: Example) -> None:
     assert keepers[0] and not keepers[0] & keepers[1]
 
 
-def test_folded_answers_are_the_same(example: Example) -> None:
+def test_folded_outputs_are_the_same(example: Example) -> None:
     model = local(example)
     folded = fold(model)
     for batch in (1, 3):
@@ -176,7 +176,7 @@ def test_folded_answers_are_the_same(example: Example) -> None:
 
 
 @pytest.mark.parametrize("family", ["ViT", pytest.param("DeiT (ours)", marks=pytest.mark.drill)])
-def test_a_recorded_graph_gives_the_same_answers(family: str) -> None:
+def test_a_recorded_graph_gives_the_same_outputs(family: str) -> None:
     """The matrix does this for all families, up to an ONNX file."""
     example = named(family)
     model = local(example)
@@ -192,7 +192,7 @@ def test_a_recorded_graph_gives_the_same_answers(family: str) -> None:
 
 @pytest.mark.drill
 @pytest.mark.parametrize("family", ["ViT", "Swin", "PVT v2"])
-def test_compiled_answers_are_the_same(family: str) -> None:
+def test_compiled_outputs_are_the_same(family: str) -> None:
     example = named(family)
     model = local(example)
     compiled = torch.compile(model, backend="aot_eager")

@@ -50,7 +50,7 @@ def at_size(example: Example, size: tuple[int, int]) -> nn.Module:
 
 
 @over_cells
-def test_answers_are_the_same_to_the_last_bit(example: Example, slot: str, part: str) -> None:
+def test_outputs_are_the_same_to_the_last_bit(example: Example, slot: str, part: str) -> None:
     for size in (example.size, example.other):
         model = at_size(example, size)
         local = localize(model, **{slot: part})

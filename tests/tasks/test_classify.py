@@ -58,7 +58,7 @@ def test_the_loss_is_a_mean_over_images_so_that_parts_of_a_batch_add_up() -> Non
     torch.testing.assert_close(objective.cross_entropy(logits, labels).mean(), sum(halves) / 2)
 
 
-def test_balanced_weights_are_the_inverse_of_the_shares() -> None:
+def test_balanced_weights_are_the_inverse_of_the_fractions() -> None:
     weights = class_weights("balanced", np.bincount(LABELS))
     assert weights is not None
     torch.testing.assert_close(weights, torch.tensor([8 / 12, 8 / 6, 8 / 6]))

@@ -37,7 +37,7 @@ def test_models_of_timm_get_the_image_size_if_they_have_one() -> None:
 
 
 @pytest.mark.parametrize(("side", "softened"), [(16, 2), (32, 1), (64, 0), (224, 0)])
-def test_a_convnet_keeps_a_last_map_of_two_places(side: int, softened: int) -> None:
+def test_a_convnet_keeps_a_last_map_of_two_cells(side: int, softened: int) -> None:
     built = build(ModelChoice(name="resnet18", img_size=side), classes=2)
     assert built.timm_options is not None and built.timm_options["stem_stride"] == softened
     grid = built.model.forward_features(torch.zeros(1, 3, side, side)).shape[-1]

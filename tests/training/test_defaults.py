@@ -27,14 +27,14 @@ def answers(name: str, size: int, **options: Any) -> torch.Size:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_models_build_and_answer_at_the_ends_and_in_the_middle(name: str) -> None:
+def test_models_build_and_predict_at_the_ends_and_in_the_middle(name: str) -> None:
     for size in (28, 48, 512):
         assert answers(name, size) == (2, 5)
 
 
 @pytest.mark.drill
 @pytest.mark.parametrize("name", list_models())
-def test_every_model_builds_and_answers_at_every_size(name: str) -> None:
+def test_every_model_builds_and_predicts_at_every_size(name: str) -> None:
     for size in SIZES:
         assert answers(name, size) == (2, 5)
 

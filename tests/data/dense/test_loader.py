@@ -74,7 +74,7 @@ def test_workers_and_processes_change_nothing(objects) -> None:
             assert torch.equal(target["boxes"], by_index[index]["boxes"])
 
 
-def test_evaluation_gives_truths_in_pixels_of_the_original(objects) -> None:
+def test_evaluation_gives_ground_truth_in_pixels_of_the_original(objects) -> None:
     part = Subset(objects, [5, 2, 7, 1])
     (batch,) = eval_loader(part, DensePreprocessing(64), batch=8, workers=0)
     assert batch.indices.tolist() == [0, 1, 2, 3]
