@@ -26,7 +26,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> str:
     return ",".join(map(str, folders))
 
 
-@pytest.mark.parametrize("format", ["onnx", "pt2"])
+@pytest.mark.parametrize("format", ["onnx", pytest.param("pt2", marks=pytest.mark.slow)])
 def test_a_bundle_averages_models_and_views_by_itself(runs: str, format: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript" if format == "onnx" else "torch")
     made = nearsight.export(runs, tmp_path / "bundle", format=format, tta="flip")

@@ -180,6 +180,7 @@ def test_the_page_finds_the_objects_that_python_finds(
     assert [one["class"] for one in there] == [found.classes[label] for label in found.labels[order]]
 
 
+@pytest.mark.slow
 def test_the_page_tells_the_class_of_every_pixel_as_python_does(runtime: Path, open_page: Open, tmp_path: Path) -> None:
     folder, image = dense_page("semantic-fpn", runtime, tmp_path), photo(200, 150)
     function = "async blob => Array.from(nearsight.labelsAt(await nearsight.predict(blob), 150, 200))"
