@@ -35,6 +35,10 @@ class OverlapPatchify(Embed):
         return f"OverlapPatchify {self.patch}"
 
     @property
+    def possible_patches(self) -> tuple[int, ...]:
+        return (1, 2, 4)
+
+    @property
     def stride(self) -> int:
         return self.patch
 
