@@ -79,10 +79,11 @@ DETECTIONS = (20, 100)
 
 SMALLEST_ANCHOR = 2.0  # side in strides
 
-# The width of the heads beside a nano model; the papers' heads are four times as wide.
+# Heads beside a nano model; the papers' heads are four times as wide. A RetinaNet without norms hardly begins to learn
+# in a short training (docs/results/pretrained.md).
 RCNN = {"channels": 64, "hidden": 256, "samples": 1, "candidates": (500, 250), "proposals": (250, 250)}
-HEAD_WIDTHS: dict[str, dict[str, Any]] = {
-    "retinanet": {"channels": 64},
+SMALL_HEADS: dict[str, dict[str, Any]] = {
+    "retinanet": {"channels": 64, "groups": 8, "box_loss": "giou"},
     "mask-rcnn": RCNN,
     "cascade-mask-rcnn": RCNN,
     "detr": {},
@@ -200,7 +201,7 @@ def choose_parts(recipe: Recipe, head: str, shorter: int, sizes: Sizes) -> dict[
     patch = model.patch_size
     if recipe.name.startswith("small-"):
         finest = 4 if shorter >= 96 else 2
-        options = {**HEAD_WIDTHS.get(head, {}), **choose_boxes(head, finest, shorter, sizes)}
+        options = {**SMALL_HEADS.get(head, {}), **choose_boxes(head, finest, shorter, sizes)}
         is_given = model.weights is not None or model.spec is not None or "patch" in model.options
         if patch is None and name in MODELS and not is_given:
             patch = choose_stride(name, finest, shorter)
