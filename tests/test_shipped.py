@@ -58,6 +58,13 @@ def test_commands_take_it_by_name(command: str, tmp_path: Path) -> None:
     assert any((tmp_path / "out").iterdir())
 
 
+def test_a_layer_of_it_is_probed_by_name() -> None:
+    found = nearsight.probe(f"{NAME}.stages.0.blocks.0")
+    with pytest.raises(ValueError, match="did you mean stages"):
+        nearsight.probe(f"{NAME}.stage.0")
+    assert found.name == f"{NAME}.stages.0.blocks.0" and not found.dynamic
+
+
 @WITH_DATA
 def test_its_recorded_accuracy_comes_out_again() -> None:
     told = json.loads(shipped_models()[NAME].with_suffix(".json").read_text())["origin"]["test"]

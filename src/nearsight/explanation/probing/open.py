@@ -16,6 +16,7 @@ from ...lattice import Grid
 from ...models import MODELS
 from ...models.names import PARTS, Context
 from ...parts.slots import Ffn, Merge, Mixer, Qkv, Site
+from ...shipped import shipped_models
 from ...tasks.build import channels_seen
 from .layer import ProbedLayer, strip_projections, wrap
 
@@ -188,6 +189,10 @@ def open_model(text: str, seed: int) -> tuple[nn.Module, str, tuple[int, int], b
     if file.exists() and ("/" in text or text.split(".")[0] not in MODELS):
         found = load_module(file)
         return found.model, path, found.preprocessing.size, False
+    shipped = next((known for known in shipped_models() if f"{text}.".startswith(f"{known}.")), None)
+    if shipped is not None:  # whose name has a dot of its own
+        found = load_module(shipped)
+        return found.model, text[len(shipped) + 1 :], found.preprocessing.size, False
     name, _, path = text.removeprefix("timm/").partition(".")
     if name not in MODELS and not timm.is_model(name):
         near = get_close_matches(name, [*MODELS, *(part for parts in PARTS.values() for part in parts)], 1)
