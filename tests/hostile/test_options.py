@@ -192,6 +192,9 @@ def lines(place: Path) -> dict[str, tuple[str, ...]]:
 
 # Where a command has taken all of its options and begins to work for long; it stops there.
 WORK = {
+    "eval": ("nearsight.evaluation.Evaluation.save",),
+    "explain": ("nearsight.explanation.methods.Explanation.save",),
+    "bench": ("nearsight.benchmarking.measure.measure",),
     "export": ("nearsight.deployment.export.write_model",),
     "compare": ("nearsight.comparison.compare.run_here", "nearsight.comparison.compare.epochs_within"),
     "search": ("nearsight.searching.search.Searcher.run",),
