@@ -86,6 +86,7 @@ LINES: list[tuple[str, ...]] = [
     ("export", "deit_nano", "out", "--size", "0"),
     ("export", "deit_nano", "out", "--size", "999999x999999"),
     ("export", "deit_nano", "--out", "out", "--size", "99999x99999"),
+    ("eval", "RUN", "--labels", "/dev/zero"),
     ("push", "RUN", "--licence", "mit", "--folder", "/dev/null"),
     ("explain", "deit_nano", "/dev/null"),
     ("explain", "deit_nano", ""),

@@ -58,6 +58,8 @@ def read_labels(path: Path, images: Split, classes: Sequence[str]) -> dict[int, 
 def read_file(path: Path) -> dict[str, Any] | list[Any]:
     """What the file holds."""
     try:
+        if path.exists() and not path.is_file():  # a device may never end
+            raise OSError(0, "it is no file")
         if path.stat().st_size > LARGEST:
             raise OSError(0, f"it is larger than {LARGEST >> 20} MB")
         given = json.loads(path.read_text(encoding="utf-8"))
