@@ -25,7 +25,7 @@ from playwright.sync_api import Page, sync_playwright
 from nearsight.atomic import write_whole
 
 TILE = "#ns-model-1 .ns-panel img"
-SHOWN = "#ns-results"
+SHOWN = "[...document.querySelectorAll('#ns-results .ns-panel img')].map(image => image.src).join()"
 PATIENCE = 300  # seconds
 CLICKS, SAMPLES = 10, 4
 
@@ -42,12 +42,11 @@ def wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
 
 
 def seconds_until_new(page: Page, act: Any) -> float:
-    """Time from an act until what the models show is something else."""
-    before = page.evaluate(f"document.querySelector('{SHOWN}').innerHTML")
+    """Time from an act until the pictures of the models are others."""
+    before = page.evaluate(SHOWN)
     began = time.perf_counter()
     act()
-    changed = f"old => document.querySelector('{SHOWN}').innerHTML !== old"
-    page.wait_for_function(changed, arg=before, timeout=1000 * PATIENCE, polling=10)
+    page.wait_for_function(f"old => {SHOWN} !== old", arg=before, timeout=1000 * PATIENCE, polling=10)
     return time.perf_counter() - began
 
 
