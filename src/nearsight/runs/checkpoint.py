@@ -115,7 +115,8 @@ class Checkpoints:
             return self.read(last, model, optimizer, ema)
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as error:
             start = self.folder / names[-2] if len(names) > 1 else "the start"
-            edited = isinstance(error, KeyError | TypeError | AttributeError)
+            edited = isinstance(error, KeyError | TypeError | AttributeError | json.JSONDecodeError)
+            edited = edited or "zip()" in str(error)  # other groups of parameters than the optimizer has
             reason = "its state.json is not what was written" if edited else " ".join(str(error).split()).rstrip(".")
             raise ValueError(
                 f"The checkpoint {last} is damaged ({reason}); delete this folder, and the run goes on from {start}."

@@ -318,6 +318,8 @@ def run_described(
         raise
     except Exception as error:  # of runtimes, each has its own, and of outputs that are of any shape
         reason = f"nothing is called {error}" if isinstance(error, KeyError) else first_line(error)[:200]
+        if isinstance(error, TypeError | AttributeError):  # values of other kinds than we write, in Python's words
+            reason = "its settings were edited"
         raise BundleError(
             f"The model in the bundle of {bundle.model} is not what its description says ({reason}); export it again."
         ) from None
