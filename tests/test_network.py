@@ -81,11 +81,16 @@ def test_two_commands_talk_to_nobody(words: list[str], tmp_path: Path) -> None:
     "words",
     [
         ["train", "cifar10"],
-        ["train", "https://192.0.2.1/part-{000..001}.tar"],
-        ["train", "digits", "--model", "test_vit", "--weights", "pretrained"],
-        ["data", "check", "hf:owner/name"],
         ["predict", "hf:anna/flowers", "images"],
-        ["weights", "get", "test_vit"],
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in (
+                ["train", "https://192.0.2.1/part-{000..001}.tar"],
+                ["train", "digits", "--model", "test_vit", "--weights", "pretrained"],
+                ["data", "check", "hf:owner/name"],
+                ["weights", "get", "test_vit"],
+            )
+        ),
     ],
     ids=lambda words: " ".join(words[:3]),
 )

@@ -188,6 +188,7 @@ def test_the_report_is_made_again_from_its_results(tmp_path: Path) -> None:
         assert model.runs[0].score == pytest.approx(json.loads(kept.read_text())["test_score"])
 
 
+@pytest.mark.slow
 def test_a_run_in_a_process_of_its_own_is_that_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "ROUNDS", 1)
     settings: dict[str, Any] = {"epochs": 1, "limit": 40, "img_size": 16, "changes": ["batch=20"], "quiet": True}

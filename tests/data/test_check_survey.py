@@ -78,6 +78,7 @@ def test_images_that_kill_their_process_are_reported_and_the_others_read(bad_spl
     assert survey.sizes[:, 0].tolist() == [i + 1 for i in range(100) if i not in (20, 21, 70)]
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_run_once(tmp_path):
     """Processes that are started afresh import the script that started them, unless they are kept from it."""
     for number in range(3):

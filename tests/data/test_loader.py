@@ -226,6 +226,7 @@ def test_arrays_need_no_workers() -> None:
     assert default_workers("folder", torch.device("cpu")) <= 2
 
 
+@pytest.mark.slow
 def test_a_program_ends_although_somebody_still_holds_its_batches() -> None:
     """As an error does, whose trace knows all variables: the readers ignore SIGTERM, and Python would wait for them."""
     program = """

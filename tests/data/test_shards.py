@@ -226,6 +226,7 @@ def test_sentences(tmp_path: Path, png, three_shards: Path) -> None:
     assert refused(tmp_path / "twice") == f"{tmp_path}/twice/0.tar has two images of the same name; give each its own."
 
 
+@pytest.mark.usefixtures("online")
 def test_urls_that_lead_nowhere(three_shards: Path) -> None:
     with pytest.raises(OSError, match=r"^nosuch://bucket/0\.tar can't be read: Protocol not known: nosuch\.$"):
         open_data("nosuch://bucket/0.tar")

@@ -39,6 +39,7 @@ def test_a_bundle_averages_models_and_views_by_itself(runs: str, format: str, tm
     assert made.bundle.model == "2 x deit_nano" and made.bundle.any_batch
 
 
+@pytest.mark.slow
 def test_a_calibration_for_views_goes_into_the_bundle_with_them(runs: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     nearsight.save(nearsight.load(runs.partition(",")[0]), run / "model.safetensors")

@@ -135,6 +135,7 @@ def test_a_refused_model_leaves_no_bundle(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_fastest_is_kept_and_the_others_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
     monkeypatch.setattr(timing, "instructions", lambda: ("avx512_vnni",))

@@ -223,6 +223,7 @@ def test_the_top_class_of_thirty_photos_is_pythons(
     assert [call(page, function, content) for content in files] == mine
 
 
+@pytest.mark.usefixtures("online")
 def test_what_is_missing_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEARSIGHT_CACHE", str(tmp_path / "cache"))
     with pytest.raises(ValueError, match=r"not at hand; --download takes it from npm"):

@@ -220,6 +220,7 @@ def test_data_are_not_written_over_however_they_are_named(
     assert contents(here) == before
 
 
+@pytest.mark.slow
 @pytest.mark.linux  # other systems have no such names
 def test_classes_whose_names_are_no_text_go_through_everything(attempt: Try, here: Path) -> None:
     images = {f"{name}\udcff/{n}.png": picture(n + seed) for n in range(6) for seed, name in enumerate("ab")}

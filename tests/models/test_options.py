@@ -55,15 +55,15 @@ def test_every_mixer_goes_into_a_pyramid(mixer):
     assert_learns("swin_nano", mixer=mixer)
 
 
-@pytest.mark.parametrize("mixer", ["global", "locality_attention", "spatial_reduction", "gather_broadcast", "squeezed"])
+CARRYING = ("global", "locality_attention", "conv_projection", "spatial_reduction", "gather_broadcast", "squeezed")
+
+
+@pytest.mark.parametrize("mixer", CARRYING)
 def test_mixers_that_carry_auxiliary_tokens_go_into_a_model_with_a_class_token(mixer):
     assert_learns("deit_nano", mixer=mixer)
 
 
-@pytest.mark.parametrize(
-    "mixer",
-    sorted({*MIXERS} - {"none", "global", "locality_attention", "spatial_reduction", "gather_broadcast", "squeezed"}),
-)
+@pytest.mark.parametrize("mixer", sorted({*MIXERS} - {"none", *CARRYING}))
 def test_mixers_without_a_place_for_auxiliary_tokens_say_what_to_do(mixer):
     with pytest.raises(
         ValueError, match=r"has no place for the 1 auxiliary token.*build the model with aux=0 and pool='mean'"

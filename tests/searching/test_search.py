@@ -57,7 +57,7 @@ def test_it_ends_with_the_best_of_the_longest_rung_and_its_page(searched: Search
     assert (searched.folder / "front.png").read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.parametrize("drawn", [5, 20])
+@pytest.mark.parametrize("drawn", [5, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_trial_that_was_killed_while_it_was_drawn_is_drawn_alike(
     searched: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: int
 ) -> None:
@@ -86,6 +86,7 @@ def test_the_ablation_trains_the_winner_with_each_slot_made_plain(searched: Sear
         assert outcome["val_score"] == one.score == held[one.slot]["score"]
 
 
+@pytest.mark.slow
 def test_the_first_trial_follows_from_the_seed(searched: SearchResult, tmp_path: Path) -> None:
     again = run(tmp_path / "again", trials=1)
     first = next(one for one in searched.trained)
@@ -196,6 +197,7 @@ def test_other_settings_and_other_folders_are_refused(searched: SearchResult, tm
         run(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_up_ends_in_a_sentence_and_more_goes_on(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="The time was up before a first model was trained"):
         run(tmp_path / "search", trials=None, budget=0.05)
@@ -231,6 +233,7 @@ def test_an_edited_cost_of_a_trial_is_named(cost: Any) -> None:
         TrialCost.from_dict(cost)
 
 
+@pytest.mark.slow
 def test_latency_is_measured_beside_the_reference(tmp_path: Path) -> None:
     found = run(tmp_path / "search", macs=None, latency_of="localvit_nano", trials=1, epochs=1)
     assert found.reference is not None and found.reference.parameters == parameters("localvit_nano")

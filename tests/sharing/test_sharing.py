@@ -190,6 +190,7 @@ def test_a_run_goes_to_the_hub_and_comes_back_to_the_last_bit(run: Path, hub: Mo
     assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
+@pytest.mark.slow
 def test_what_the_hub_refuses_gets_a_sentence(run: Path, hub: ModelHub, tmp_path: Path) -> None:
     words = ("-m", "nearsight", "push", str(run), "anna/digits", "--licence", "mit")
     done = with_hub(hub, tmp_path, *words, HF_TOKEN="hf_wrong")

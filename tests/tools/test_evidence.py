@@ -104,6 +104,7 @@ def labels_done(queue: Queue) -> list[str]:
     return [line["label"] for line in queue.lines("try")]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_takes_its_run_along_and_the_next_one_goes_on(queue: Queue) -> None:
     write_list(queue, {"first": "60", "second": "1"})
     worker = start_worker(queue)
@@ -124,6 +125,7 @@ def test_a_killed_worker_takes_its_run_along_and_the_next_one_goes_on(queue: Que
     assert made.items() <= again.items()  # what was done was not done anew
 
 
+@pytest.mark.slow
 def test_two_workers_never_make_the_same_run(queue: Queue) -> None:
     runs = [f"run{number}" for number in range(4)]
     write_list(queue, dict.fromkeys(runs, "4"))
@@ -162,6 +164,7 @@ def measuring() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
         process.wait()
 
 
+@pytest.mark.slow
 def test_a_run_rests_while_someone_measures(queue: Queue, measuring: Callable[[], subprocess.Popen[bytes]]) -> None:
     write_list(queue, {"long": "100"})
     queue.pause_for = "someone-measures"
@@ -188,6 +191,7 @@ def state_of(process: int) -> str:
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+@pytest.mark.slow
 def test_runs_have_the_lowest_priority(queue: Queue) -> None:
     write_list(queue, {"long": "100"})
     worker = start_worker(queue)

@@ -155,7 +155,9 @@ def class_names(source: str, names: Any, lines: Mapping[str, Sequence[list[list[
         names = dict(enumerate(names))
     if isinstance(names, dict) and all(str(key).isdecimal() and len(str(key)) < 10 for key in names):
         if any(isinstance(name, list | dict) or name is None for name in names.values()):
-            raise ValueError(f"The names in the data.yaml of {source} hold lists or nothing; each class has one text.")
+            raise ValueError(
+                f"The names in the data.yaml of {source} hold lists or nothing; each class has one name, as a text."
+            )
         spelled: dict[int, str] = {}
         taken: set[str] = set()
         for key, name in sorted(names.items(), key=lambda item: int(item[0])):
