@@ -135,6 +135,18 @@ def test_stages_are_timed_and_counted_alone() -> None:
 
 
 @pytest.mark.usefixtures("asleep")
+def test_modules_that_are_not_there_or_do_not_run_once_are_named() -> None:
+    absent, unused = Stages(), Stages()
+    absent.feature_info = ({"module": "first"}, {"module": "third"})
+    unused.third = nn.Identity()
+    unused.feature_info = ({"module": "first"}, {"module": "third"})
+    found = measure([subject("absent", absent), subject("unused", unused)], eager(stages=True))
+    assert len(found.seconds) == 2 and not found.stages
+    assert "names modules that it lacks" in found.missing[0].reason
+    assert "does not call each of them once" in found.missing[1].reason
+
+
+@pytest.mark.usefixtures("asleep")
 def test_a_model_without_stages_is_named_and_still_measured() -> None:
     found = measure([subject("plain", Sleeper(0.01))], eager(stages=True))
     assert len(found.seconds) == 1

@@ -51,7 +51,12 @@ def stage_ends(model: nn.Module) -> dict[str, nn.Module]:
         raise ValueError(
             f"its stages can't be timed, since {type(model).__name__} {told} in feature_info, not 2 to {MOST}."
         )
-    return {row["module"]: model.get_submodule(row["module"]) for row in rows}
+    try:
+        return {row["module"]: model.get_submodule(row["module"]) for row in rows}
+    except AttributeError:
+        raise ValueError(
+            f"its stages can't be timed, since feature_info of {type(model).__name__} names modules that it lacks."
+        ) from None
 
 
 @torch.inference_mode()
@@ -92,6 +97,8 @@ def time_stages(model: BenchModel, module: nn.Module, images: Tensor, rounds: in
     finally:
         for handle in handles:
             handle.remove()
+    if {len(row) for row in spans} != {len(names)}:
+        raise ValueError(f"its stages can't be timed, since {type(module).__name__} does not call each of them once.")
     columns = zip(*spans[1:], strict=True)
     return [StageTime(*row) for row in zip(names, stage_macs(model), columns, strict=True)]
 
